@@ -1,0 +1,1 @@
+"""One question to the engine per module; each yields figures."""

@@ -1,0 +1,96 @@
+"""The engine in one object: open a store, submit jobs, run them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from holdfast.client import Client
+from holdfast.core.flow import Flow
+from holdfast.core.invariants import Finding, Severity
+from holdfast.core.pipeline import Pipeline
+from holdfast.engine.telemetry import Telemetry
+from holdfast.engine.worker import Worker, WorkerSettings
+from holdfast.errors import StoreCorrupt
+from holdfast.guard.check import RULE_CODES, check_quickly
+from holdfast.store.opening import open_store
+from holdfast.store.preparing import REQUEST_LIMIT
+
+log = logging.getLogger("holdfast")
+
+
+class Engine(Client):
+    """A client that can also run what it submits."""
+
+    findings: Sequence[Finding] = ()
+    """What the check at open has found."""
+
+    @classmethod
+    def open(
+        cls,
+        place: str | Path,
+        *,
+        flows: Iterable[Flow[Any, Any]] = (),
+        actor: str = "client",
+        synchronous: str = "FULL",
+        clock: Callable[[], int] | None = None,
+        request_limit: int = REQUEST_LIMIT,
+    ) -> Engine:
+        """Open the store at `place` (a state directory or a URL), making it if it is not there.
+
+        A quick check of the invariants is part of opening; what it finds is logged and kept in `findings`.
+        """
+        store = open_store(place, synchronous=synchronous, clock=clock)
+        try:
+            engine = cls(store, flows, actor=actor, request_limit=request_limit)
+            engine.findings = check_quickly(store)
+        except BaseException:
+            store.close()
+            raise
+        for finding in engine.findings:
+            level = logging.ERROR if finding.severity is Severity.ERROR else logging.INFO
+            log.log(level, "%s: %s", finding.subject, finding.message)
+        return engine
+
+    def register(self, flow: Flow[Any, Any]) -> None:
+        """Make a flow known here; a pipeline brings its stages along."""
+        super().register(flow)
+        if isinstance(flow, Pipeline):
+            for stage in flow.stages.values():
+                self.register(stage)
+
+    def queue(self, name: str, *, limit: int | None) -> None:
+        """How many jobs of a queue may run at once, over all processes; an operator's setting stays above this."""
+        self.store.set_queue(name, max_running=limit, actor=None)
+
+    @contextmanager
+    def worker(self, *, telemetry: Telemetry | None = None, **settings: Any) -> Iterator[Worker]:
+        """A worker in this process, stopped cleanly at the end of the block; settings as in WorkerSettings."""
+        broken = [finding for finding in self.findings if finding.code in RULE_CODES]
+        if broken:
+            raise StoreCorrupt(
+                f"{broken[0].subject} {broken[0].message}: without its rules the database cannot be trusted with work",
+                hint="see everything that is wrong: holdfast check",
+            )
+        worker = Worker(self.store, self.flows, WorkerSettings(**settings), telemetry or Telemetry())
+        worker.start()
+        try:
+            yield worker
+        finally:
+            worker.stop()
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

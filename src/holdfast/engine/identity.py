@@ -1,0 +1,72 @@
+"""Who this process is, and whether another is still alive: pid, start time, boot and pid namespace together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+from holdfast.core.worker_id import WorkerId, parse_worker_id
+from holdfast.store.identifiers import new_ulid
+
+
+def new_worker_id() -> str:
+    """An identity no other worker has, had or will have."""
+    pid = os.getpid()
+    nonce = new_ulid(0)[-10:]
+    host = socket.gethostname().replace(":", "-") or "localhost"
+    return str(WorkerId(host, pid, start_time(pid) or 0, boot_id(), pid_namespace(), nonce))
+
+
+def is_dead(owner: str) -> bool:
+    """Is the process that holds this lease surely gone? What cannot be known is not dead: its lease decides."""
+    worker = parse_worker_id(owner)
+    if worker is None or worker.host != socket.gethostname().replace(":", "-"):
+        return False
+    if worker.boot != boot_id():
+        return True
+    if worker.namespace != pid_namespace():
+        return False
+    return start_time(worker.pid) != worker.start
+
+
+def pidfd_of(owner: str) -> int | None:
+    """A descriptor that becomes readable when the owner's process ends, or None if there cannot be one."""
+    worker = parse_worker_id(owner)
+    if worker is None or worker.pid == os.getpid() or is_dead(owner) or not hasattr(os, "pidfd_open"):
+        return None
+    if worker.host != socket.gethostname().replace(":", "-") or worker.namespace != pid_namespace():
+        return None
+    try:
+        return os.pidfd_open(worker.pid)
+    except OSError:
+        return None
+
+
+@cache
+def boot_id() -> str:
+    """Identifies the time since the machine was started; a pid means nothing across it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:12]
+    except OSError:
+        return "unknown"
+
+
+def start_time(pid: int) -> int | None:
+    """When the process was started, in clock ticks since boot; None if there is no such process (or it is a zombie)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    if fields[0] in ("Z", "X"):
+        return None
+    return int(fields[19])
+
+
+def pid_namespace() -> int:
+    """The pid namespace of this process: the same pid in another one is another process."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0

@@ -1,0 +1,90 @@
+"""Threads for plain steps: few while steps are quick, more as soon as they block, none waiting for nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from holdfast.engine.run import LiveRun
+
+BLOCKED_AFTER = 0.002
+IDLE_EXIT = 10.0
+RESIDENT = 2
+
+
+class _Lane:
+    """One thread and what it is doing."""
+
+    __slots__ = ("detached", "run", "since")
+
+    def __init__(self) -> None:
+        self.run: LiveRun | None = None
+        self.since = 0.0
+        self.detached = False
+
+
+class StepPool:
+    """Performs runs. Quick steps share two threads, because more of them only fight for the interpreter."""
+
+    def __init__(self, most: int, perform: Callable[[LiveRun], None]) -> None:
+        self._most = most
+        self._perform = perform
+        self._ready: SimpleQueue[LiveRun | None] = SimpleQueue()
+        self._lanes: set[_Lane] = set()
+        self._lock = threading.Lock()
+
+    def put(self, run: LiveRun) -> None:
+        """Perform the current step of this run as soon as a thread is free."""
+        self._ready.put(run)
+        if not self._lanes:
+            self.grow()
+
+    def grow(self) -> bool:
+        """Add threads if work waits while every thread is blocked; True if work waits and more could be added."""
+        waiting = self._ready.qsize()
+        if not waiting:
+            return False
+        now = time.monotonic()
+        with self._lock:
+            room = self._most - len(self._lanes)
+            if room > 0 and all(lane.since and now - lane.since > BLOCKED_AFTER for lane in self._lanes):
+                for _ in range(min(waiting, room)):
+                    lane = _Lane()
+                    self._lanes.add(lane)
+                    threading.Thread(target=self._work, args=(lane,), name="holdfast-step", daemon=True).start()
+                return False
+            return room > 0
+
+    def abandon(self, run: LiveRun) -> None:
+        """Stop counting the thread that is stuck in this run; it ends by itself when the step does."""
+        with self._lock:
+            for lane in list(self._lanes):
+                if lane.run is run:
+                    lane.detached = True
+                    self._lanes.discard(lane)
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        with self._lock:
+            for _ in self._lanes:
+                self._ready.put(None)
+
+    def _work(self, lane: _Lane) -> None:
+        while not lane.detached:
+            try:
+                run = self._ready.get(timeout=IDLE_EXIT)
+            except Empty:
+                with self._lock:
+                    if len(self._lanes) <= RESIDENT:
+                        continue
+                    self._lanes.discard(lane)
+                return
+            if run is None:
+                break
+            lane.run, lane.since = run, time.monotonic()
+            self._perform(run)
+            lane.run, lane.since = None, 0.0
+        with self._lock:
+            self._lanes.discard(lane)

@@ -1,0 +1,179 @@
+"""One execution of one job in this process: what its steps see, and what the executor needs to know."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.core.flow import Flow, Step
+from holdfast.core.records import Child, Ending, JobRecord, JobResult
+from holdfast.crash_points import crash_point
+from holdfast.errors import StepTimeout
+from holdfast.store.identifiers import new_ulid
+from holdfast.store.messages import Claim, NewJob, ReportProgress, StoreTransaction
+from holdfast.store.preparing import prepare_job
+from holdfast.store.protocol import Store
+from holdfast.store.results import result_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+PROGRESS_INTERVAL = 0.5
+
+
+class LiveRun:
+    """Implements core.run.Run. Belongs to one thread at a time; `stop` alone may come from another."""
+
+    def __init__(
+        self, claim: Claim, flow: Flow[Any, Any], store: Store, report: Callable[[LiveRun, ReportProgress], None]
+    ) -> None:
+        self.claim = claim
+        self.flow = flow
+        self.job: JobRecord = claim.job
+        self.exec_id = claim.exec_id
+        self.request: Any = msgspec.json.decode(claim.request, type=flow.request_type)
+        self.saved_response: str | None = claim.response
+        self.response: Any = None
+        self.position = claim.position
+        self.tries = claim.tries
+        self.interrupted = claim.interrupted
+        self.ending: Ending | None = None
+        self.stop_error: Exception | None = None
+        self.abandoned = False
+        self.closing = False
+        self.task: asyncio.Task[None] | None = None
+        self.last_error = ""
+        self.step_started_at = 0
+        self.step_began = 0.0
+        self.began = time.monotonic()
+        self._deadline: float | None = None
+        self._store = store
+        self._report = report
+        self._reported = 0.0
+        self._log: logging.LoggerAdapter[logging.Logger] | None = None
+        self.load_response()
+
+    @property
+    def current(self) -> Step:
+        """The step that is to run, or is running."""
+        return self.flow.steps[self.position]
+
+    @property
+    def step(self) -> str:
+        return "cleanup" if self.ending is not None else self.current.name
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self._deadline is None else self._deadline - time.monotonic()
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        if self._log is None:
+            self._log = _RunLog(logging.getLogger("holdfast.run"), self)
+        return self._log
+
+    def check(self) -> None:
+        if self.stop_error is not None:
+            raise self.stop_error
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise StepTimeout(f"step {self.step} ran longer than its timeout")
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        self.check()
+        now = time.monotonic()
+        if now - self._reported < PROGRESS_INTERVAL:
+            return
+        self._reported = now
+        text = msgspec.json.encode({"step": self.step, "done": done, "total": total, "note": note}).decode()
+        self._report(self, ReportProgress(self.job.job_id, self.exec_id, self.position, text))
+
+    @contextmanager
+    def effect(self, name: str) -> Iterator[None]:
+        crash_point(f"effect.{name}", "before")
+        yield
+        crash_point(f"effect.{name}", "after")
+
+    def submit_child(self, name: str, flow: Flow[Any, Any], request: Any, *, key: str | None = None) -> str:
+        job = prepare_job(
+            flow,
+            request,
+            job_id=new_ulid(self._store.now()),
+            key=key,
+            priority=self.job.priority,
+            parent=self.job.job_id,
+            child_name=name,
+            child_round=self.job.failures,
+        )
+        return self._store.submit([job], actor=f"job:{self.job.job_id}")[0].job_id
+
+    def children(self) -> Sequence[Child]:
+        return self._store.children(self.job.job_id)
+
+    def child_result(self, job_id: str) -> JobResult:
+        return result_of(self._store, job_id)
+
+    # --- for the executor ---
+
+    def enter(self, now: int, timeout: float | None) -> None:
+        """A try of the current step begins."""
+        self.tries += 1
+        if self.tries > 1:
+            # The failed try may have changed the response in place.
+            self.load_response()
+        self.step_started_at = now
+        self.step_began = time.monotonic()
+        self._deadline = None if timeout is None else self.step_began + timeout
+
+    def move_to(self, position: int) -> None:
+        """The next step to run is another one."""
+        self.position = position
+        self.tries = 0
+        self.interrupted = False
+
+    def load_response(self) -> None:
+        """The response as it was saved, or the flow's first."""
+        if self.saved_response is None:
+            self.response = self.flow.first_response(self.request)
+        else:
+            self.response = msgspec.json.decode(self.saved_response, type=self.flow.response_type)
+
+    def stop(self, error: Exception) -> None:
+        """Ask the step to stop; the first reason given stays."""
+        if self.stop_error is None:
+            self.stop_error = error
+
+
+class CommitTransaction:
+    """What a commit step gets as `tx`: the store's transaction, and jobs submitted with it."""
+
+    def __init__(self, transaction: StoreTransaction, now: int) -> None:
+        self._transaction = transaction
+        self._now = now
+        self.execute = transaction.execute
+        self.executemany = transaction.executemany
+
+    def submit(self, flow: Flow[Any, Any], request: Any, *, key: str | None = None) -> str:
+        """Submit another job that exists only if this transaction commits."""
+        job: NewJob = prepare_job(flow, request, job_id=new_ulid(self._now), key=key)
+        return self._transaction.submit_job(job).job_id
+
+
+class _RunLog(logging.LoggerAdapter[logging.Logger]):
+    """Adds job, execution, flow and step to every record."""
+
+    def __init__(self, logger: logging.Logger, run: LiveRun) -> None:
+        super().__init__(logger, None)
+        self._run = run
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        run = self._run
+        bound = {
+            "job_id": run.job.job_id, "exec_id": run.exec_id, "flow": run.flow.name, "step": run.step, "tries": run.tries,
+        }  # fmt: skip
+        kwargs["extra"] = {**bound, **kwargs.get("extra", {})}
+        return msg, kwargs

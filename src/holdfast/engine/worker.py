@@ -1,0 +1,331 @@
+"""A worker: claims jobs while it has room, keeps them going, stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from holdfast.core.flow import Flow
+from holdfast.core.outcomes import TryFailed
+from holdfast.engine.executor import Executor, Gone, Next, Perform, Send, Sleep
+from holdfast.engine.identity import new_worker_id
+from holdfast.engine.leases import LeaseKeeper
+from holdfast.engine.pool import StepPool
+from holdfast.engine.recovery import Recovery
+from holdfast.engine.run import LiveRun
+from holdfast.engine.telemetry import Telemetry
+from holdfast.engine.writer import GroupWriter, Written
+from holdfast.errors import SettingsError, StepTimeout, StoreError, WorkerStopping
+from holdfast.store.messages import Claim, End, Finish, ReportProgress
+from holdfast.store.protocol import Store
+
+log = logging.getLogger("holdfast.worker")
+
+GROW_CHECK = 0.003
+RECOVERY_PAUSE = 0.2
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker behaves; all times in seconds."""
+
+    concurrency: int = 32
+    lease: float = 30.0
+    recovery_interval: float = 5.0
+    timeout_grace: float = 5.0
+    stop_grace: float = 25.0
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.lease < 0.1 or self.recovery_interval <= 0:
+            raise SettingsError(f"worker settings out of range: {self}", hint="concurrency >= 1, lease >= 0.1 s")
+
+
+class Worker:
+    """Runs jobs of the given flows until it is stopped. Crash: others take over what it held."""
+
+    def __init__(
+        self, store: Store, flows: Mapping[str, Flow[Any, Any]], settings: WorkerSettings, telemetry: Telemetry
+    ) -> None:
+        self.worker_id = new_worker_id()
+        self.telemetry = telemetry
+        self._store = store
+        self._flows = dict(flows)
+        self._settings = settings
+        self._lease_ms = round(settings.lease * 1000)
+        self._executor = Executor(store, self._flows, telemetry)
+        self._runs: dict[str, LiveRun] = {}
+        self._sleeping: list[tuple[int, int, LiveRun, int]] = []
+        self._timed: list[tuple[float, int, LiveRun, tuple[int, int]]] = []
+        self._order = itertools.count()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._idle = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener = store.listen()
+        self._pool = StepPool(settings.concurrency, self._perform)
+        self._recovery = Recovery(store, worker_id=self.worker_id, telemetry=telemetry)
+        self._writer = GroupWriter(
+            store, worker_id=self.worker_id, lease_ms=self._lease_ms, telemetry=telemetry, written=self._written
+        )
+        self._leases = LeaseKeeper(
+            store,
+            worker_id=self.worker_id,
+            lease_ms=self._lease_ms,
+            runs=lambda: list(self._runs.values()),
+            lost=self._lost,
+            stopping=self._wake_sleeper,
+        )
+        self._scheduler = threading.Thread(target=self._schedule, name="holdfast-scheduler", daemon=True)
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Recover what is there to recover, then begin to claim."""
+        self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
+        self._recovery.run_once()
+        self._writer.start()
+        self._leases.start()
+        self._scheduler.start()
+
+    def stop(self) -> bool:
+        """Claim nothing more; let steps reach a safe point and give the rest back; True if all went cleanly."""
+        self._stopping.set()
+        self._listener.wake()
+        self._scheduler.join()
+        for run in list(self._runs.values()):
+            run.stop(WorkerStopping("the worker is stopping"))
+            self._wake_sleeper(run)
+        clean = self._wait_until_idle(self._settings.stop_grace)
+        for run in list(self._runs.values()):
+            log.warning("step %s did not stop, abandoned", run.step, extra={"job_id": run.job.job_id})
+            self._abandon(run, WorkerStopping("the worker stopped before the step did"))
+        self._wait_until_idle(5.0)
+        self._writer.stop(5.0)
+        self._leases.stop()
+        self._pool.close()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._recovery.close()
+        self._store.retire(worker_id=self.worker_id)
+        self._listener.close()
+        return clean
+
+    @property
+    def active(self) -> int:
+        """How many jobs it holds."""
+        return len(self._runs)
+
+    # --- the scheduler's thread ---
+
+    def _schedule(self) -> None:
+        recovered_at = time.monotonic()
+        while not self._stopping.is_set():
+            try:
+                if time.monotonic() - recovered_at > RECOVERY_PAUSE:
+                    self._recovery.run_once()
+                    self._listener.watch(self._recovery.descriptors)
+                    recovered_at = time.monotonic()
+                    self._leases.look_now()
+                self._claim()
+            except StoreError as error:
+                log.warning("cannot claim: %s", error)
+                self._stopping.wait(0.5)
+            self._wake_due()
+            self._stop_overdue()
+            growing = self._pool.grow()
+            self._listener.wait(GROW_CHECK if growing else self._pause())
+
+    def _claim(self) -> None:
+        while not self._stopping.is_set():
+            room = self._settings.concurrency - len(self._runs)
+            if room < 1:
+                return
+            claims = self._store.claim(
+                worker_id=self.worker_id,
+                flows={name: flow.fingerprint for name, flow in self._flows.items()},
+                limit=room,
+                lease_ms=self._lease_ms,
+            )
+            for claim in claims:
+                self._admit(claim)
+            if len(claims) < room:
+                return
+
+    def _admit(self, claim: Claim) -> None:
+        run, following = self._executor.admit(claim, self._writer.put)
+        if run is None:
+            assert isinstance(following, Send)
+            self._store.write([following.write], worker_id=self.worker_id, lease_ms=self._lease_ms)
+            return
+        self._runs[run.exec_id] = run
+        self._follow(run, following)
+
+    def _wake_due(self) -> None:
+        now = self._store.now()
+        with self._lock:
+            due = []
+            while self._sleeping and self._sleeping[0][0] <= now:
+                _, _, run, tries = heapq.heappop(self._sleeping)
+                if run.tries == tries:
+                    due.append(run)
+        for run in due:
+            self._follow(run, Perform())
+
+    def _stop_overdue(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            overdue = []
+            while self._timed and self._timed[0][0] <= now:
+                overdue.append(heapq.heappop(self._timed))
+        for _, _, run, token in overdue:
+            if (run.position, run.tries) != token or run.exec_id not in self._runs:
+                continue
+            if isinstance(run.stop_error, StepTimeout):
+                log.warning("step %s ignored its timeout, abandoned", run.step, extra={"job_id": run.job.job_id})
+                self._abandon(run, run.stop_error)
+            else:
+                run.stop(StepTimeout(f"step {run.step} ran longer than its timeout"))
+                self._cancel_task(run)
+                self._watch_time(run, self._settings.timeout_grace)
+
+    def _pause(self) -> float:
+        pause = self._settings.recovery_interval
+        now = self._store.now()
+        with self._lock:
+            if self._sleeping:
+                pause = min(pause, (self._sleeping[0][0] - now) / 1000)
+            if self._timed:
+                pause = min(pause, self._timed[0][0] - time.monotonic())
+        due = self._store.next_due()
+        if due is not None and len(self._runs) < self._settings.concurrency:
+            pause = min(pause, (due - now) / 1000)
+        return max(0.001, pause)
+
+    # --- steps ---
+
+    def _follow(self, run: LiveRun, following: Next) -> None:
+        """Do what the executor has decided."""
+        match following:
+            case Perform():
+                self._dispatch(run)
+            case Sleep(until=until):
+                with self._lock:
+                    heapq.heappush(self._sleeping, (until, next(self._order), run, run.tries))
+                self._listener.wake()
+                if run.stop_error is not None:
+                    self._wake_sleeper(run)
+            case Send(write=write):
+                # Set before it is written: a lease that is gone because the job has ended is not a lost one.
+                run.closing = isinstance(write, (End, Finish))
+                self._writer.put(run, write)
+            case Gone():
+                self._forget(run)
+            case _:
+                assert_never(following)
+
+    def _dispatch(self, run: LiveRun) -> None:
+        if run.ending is None and run.current.is_commit:
+            self._follow(run, self._executor.enter_commit(run))
+            return
+        if run.ending is None and run.current.is_async:
+            self._start_task(run)
+            return
+        self._pool.put(run)
+
+    def _perform(self, run: LiveRun) -> None:
+        timeout = run.flow.cleanup_timeout if run.ending else run.current.timeout
+        if timeout is not None:
+            self._watch_time(run, timeout, entering=True)
+        following = self._executor.perform(run)
+        self._performed(run, following)
+
+    def _performed(self, run: LiveRun, following: Next) -> None:
+        if run.abandoned:
+            return
+        if isinstance(run.stop_error, StepTimeout):
+            run.stop_error = None  # it has stopped, in time: the next try is not timed out yet
+        self._follow(run, following)
+
+    def _written(self, answers: Sequence[Written]) -> None:
+        for run, write, answer in answers:
+            if run.abandoned or isinstance(write, ReportProgress):
+                continue
+            self._follow(run, self._executor.after_write(run, write, answer))
+
+    def _watch_time(self, run: LiveRun, seconds: float, *, entering: bool = False) -> None:
+        token = (run.position, run.tries + 1 if entering else run.tries)
+        with self._lock:
+            heapq.heappush(self._timed, (time.monotonic() + seconds, next(self._order), run, token))
+        self._listener.wake()
+
+    def _abandon(self, run: LiveRun, error: Exception) -> None:
+        run.abandoned = True
+        self._pool.abandon(run)
+        for write in self._executor.abandon(run, error):
+            self._writer.put(run, write)
+        self._forget(run)
+
+    def _lost(self, run: LiveRun) -> None:
+        if self._runs.get(run.exec_id) is run and not run.closing:
+            log.warning("lease lost, step %s is no longer ours", run.step, extra={"job_id": run.job.job_id})
+            self.telemetry.lost_leases += 1
+            run.abandoned = True
+            self._pool.abandon(run)
+            self._forget(run)
+
+    def _wake_sleeper(self, run: LiveRun) -> None:
+        with self._lock:
+            sleeping = [entry for entry in self._sleeping if entry[2] is run]
+            self._sleeping = [entry for entry in self._sleeping if entry[2] is not run]
+            heapq.heapify(self._sleeping)
+        self._cancel_task(run)
+        if sleeping:
+            self._follow(run, Perform())
+
+    def _forget(self, run: LiveRun) -> None:
+        if self._runs.pop(run.exec_id, None) is not None:
+            self._listener.wake()
+        if not self._runs:
+            with self._idle:
+                self._idle.notify_all()
+
+    def _wait_until_idle(self, timeout: float) -> bool:
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._runs, timeout)
+
+    # --- async steps ---
+
+    def _start_task(self, run: LiveRun) -> None:
+        loop = self._loop or self._start_loop()
+        if run.current.timeout is not None:
+            self._watch_time(run, run.current.timeout, entering=True)
+        loop.call_soon_threadsafe(self._create_task, loop, run)
+
+    def _create_task(self, loop: asyncio.AbstractEventLoop, run: LiveRun) -> None:
+        run.task = loop.create_task(self._perform_async(run))
+
+    async def _perform_async(self, run: LiveRun) -> None:
+        try:
+            following = await self._executor.perform_async(run)
+        except asyncio.CancelledError:
+            error = run.stop_error or WorkerStopping("the event loop was stopped")
+            following = self._executor.conclude(run, TryFailed(error))
+        run.task = None
+        self._performed(run, following)
+
+    def _cancel_task(self, run: LiveRun) -> None:
+        task, loop = run.task, self._loop
+        if task is not None and loop is not None:
+            loop.call_soon_threadsafe(task.cancel)
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="holdfast-async", daemon=True).start()
+        return loop

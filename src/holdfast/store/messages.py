@@ -1,0 +1,205 @@
+"""What goes into a store and what comes out of a claim. Writes name their execution and are fenced by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.core.ending import EndCode
+from holdfast.core.records import Ending, JobRecord
+from holdfast.core.states import Disposition, ExecutionStatus
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be submitted. `delay_ms` and `not_before` (absolute) keep it from starting earlier."""
+
+    job_id: str
+    flow: str
+    fingerprint: str
+    definition: str
+    request: str
+    queue: str = ""
+    key: str | None = None
+    priority: int = 0
+    not_before: int = 0
+    run_after: str | None = None
+    parent: str | None = None
+    child_name: str | None = None
+    child_round: int = 0
+    failure_limit: int = 1
+    crash_limit: int = 5
+    stall_ms: int = 600_000
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """The job that now stands for what was submitted; `created` is False if it was there already."""
+
+    job_id: str
+    created: bool
+
+
+class StoreTransaction(Protocol):
+    """The open transaction, as the effect of a Commit gets it."""
+
+    def execute(self, sql: str, parameters: Any = ()) -> Any:
+        """Run one statement; transaction control is refused."""
+        ...
+
+    def executemany(self, sql: str, parameters: Any) -> Any:
+        """Run one statement for each set of parameters."""
+        ...
+
+    def submit_job(self, job: NewJob) -> Submitted:
+        """Submit a job that exists only if this transaction commits."""
+        ...
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One job under a new lease, with all that is needed to go on with it."""
+
+    job: JobRecord
+    exec_id: str
+    attempt: int
+    status: ExecutionStatus
+    request: str
+    position: int
+    response: str | None
+    tries: int
+    interrupted: bool
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """leased → in_progress, under a definition that differs from the pinned one but is compatible."""
+
+    job_id: str
+    exec_id: str
+    fingerprint: str
+    definition: str
+
+
+class FinishStep(msgspec.Struct, frozen=True):
+    """The step at `position` is done, the next one is entered; `response` is the response so far."""
+
+    job_id: str
+    exec_id: str
+    position: int
+    step: str
+    tries: int
+    started_at: int
+    response: str
+
+
+class RecordTry(msgspec.Struct, frozen=True):
+    """A try of the step failed; the next one is due at `retry_at`."""
+
+    job_id: str
+    exec_id: str
+    position: int
+    tries: int
+    error: str
+    retry_at: int
+
+
+class RewindTo(msgspec.Struct, frozen=True):
+    """Forget the steps from `position` on; the run goes on there."""
+
+    job_id: str
+    exec_id: str
+    position: int
+    step: str
+    reason: str
+
+
+class PlanEnding(msgspec.Struct, frozen=True):
+    """The job will end so, but its cleanup has to run first; a later execution takes over from here."""
+
+    job_id: str
+    exec_id: str
+    ending: Ending
+    step: str | None
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """→ aborted, through the given dispositions one after the other."""
+
+    job_id: str
+    exec_id: str
+    path: tuple[Disposition, ...]
+    code: EndCode
+    error: str | None = None
+    step: str | None = None
+    position: int = 0
+    tries: int = 0
+    not_before: int = 0
+    wait_for: str | None = None
+    forget_steps: bool = False
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """in_progress → committed: the effect, the response, the mark and the journal are one transaction.
+
+    `effect` runs inside the transaction and returns the encoded response; without one, `response` is it.
+    """
+
+    job_id: str
+    exec_id: str
+    position: int
+    step: str
+    tries: int
+    started_at: int
+    code: EndCode
+    response: str | None = None
+    effect: Callable[[StoreTransaction], str] | None = None
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """committed → done."""
+
+    job_id: str
+    exec_id: str
+
+
+class ReportProgress(msgspec.Struct, frozen=True):
+    """The step is alive, and this far."""
+
+    job_id: str
+    exec_id: str
+    position: int
+    progress: str
+
+
+Write: TypeAlias = Begin | FinishStep | RecordTry | RewindTo | PlanEnding | End | Commit | Finish | ReportProgress
+
+
+class Held(msgspec.Struct, frozen=True):
+    """An execution whose lease is still ours, and whether an operator wants it stopped."""
+
+    exec_id: str
+    cancel_reason: str | None
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What recovery did with one execution: finished after its commit, given back, or quarantined."""
+
+    job_id: str
+    exec_id: str
+    flow: str
+    owner: str
+    outcome: str
+
+
+class Journaled(msgspec.Struct, frozen=True):
+    """One change to be journaled; the store adds sequence, hashes and time."""
+
+    job_id: str
+    actor: str
+    exec_id: str | None
+    job_from: str | None
+    job_to: str
+    exec_from: str | None
+    exec_to: str | None
+    step: str | None = None
+    reason: str = ""
+    metadata: str = "{}"

@@ -1,0 +1,28 @@
+"""How a job ended, put together from its records."""
+
+from __future__ import annotations
+
+from holdfast.core.records import JobResult
+from holdfast.core.states import COMMITTED_STATUSES, JobState
+from holdfast.store.protocol import Store
+
+
+def result_of(store: Store, job_id: str) -> JobResult:
+    """The result of a job so far: state, outcome, the reason it ended for, its response if it succeeded."""
+    job = store.job(job_id)
+    executions = store.executions(job_id)
+    committed = next((e for e in executions if e.status in COMMITTED_STATUSES), None)
+    latest = executions[-1] if executions else None
+    response = None
+    if job.state is JobState.SUCCEEDED:
+        response = store.steps(job_id)[-1].response
+    began = executions[0].started_at if executions else 0
+    ended = (latest.finished_at or 0) if latest else 0
+    return JobResult(
+        job_id=job_id,
+        state=job.state,
+        outcome=committed.code if committed else (latest.code if latest else None),
+        reason=None if committed or latest is None else latest.error,
+        response=response,
+        seconds=max(0, ended - began) / 1000,
+    )

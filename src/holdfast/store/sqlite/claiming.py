@@ -1,0 +1,154 @@
+"""Leases: claim ready jobs, keep leases alive, take over what nobody works on any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.core.ending import CARRYING_CODES, CLEANUP_POSITION, INTERRUPTING_CODES, EndCode, path_after_crash
+from holdfast.core.states import Disposition, ExecutionStatus, JobState
+from holdfast.core.worker_id import label_of
+from holdfast.store.identifiers import new_ulid
+from holdfast.store.messages import Claim, End, Held, Journaled, Recovered
+from holdfast.store.sqlite.rows import job_of
+from holdfast.store.sqlite.session import Session, to_json
+from holdfast.store.sqlite.settling import end_execution, release_after_success
+
+RECOVERY_BATCH = 500
+
+
+def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: int, lease_ms: int) -> list[Claim]:
+    """Lease the best ready jobs within the limits of their queues."""
+    session.run("promote_due", now=session.now)
+    chosen = _choose(session, flows, limit)
+    if not chosen:
+        return []
+    leases = to_json([(job_id, new_ulid(session.now)) for job_id in chosen])
+    expires = session.now + lease_ms
+    session.run("insert_executions", batch=leases, worker=worker_id, expires=expires, now=session.now)
+    session.run("begin_matching", batch=leases, fingerprints=to_json(list(flows.values())))
+    claims = [_claim_of(row) for row in session.run("claimed", batch=leases)]
+    for one in claims:
+        _journal_claim(session, one, worker_id)
+    return claims
+
+
+def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[str]:
+    names = to_json(list(flows))
+    ready: list[tuple[int, str]] = []
+    for queue, free in session.run("open_queues").fetchall():
+        slots = limit if free is None else min(limit, free)
+        if slots > 0:
+            rows = session.run("ready_jobs", queue=queue, flows=names, limit=slots)
+            ready.extend((-priority, job_id) for job_id, priority in rows)
+    ready.sort()
+    return [job_id for _, job_id in ready[:limit]]
+
+
+def _claim_of(row: tuple[object, ...]) -> Claim:
+    exec_id, attempt, status, request, last, response, code, tried_at, tries = row[:9]
+    position = 0 if last is None else int(str(last)) + 1
+    job = job_of(row[9:])
+    # Tries belong to a step: they count on only if the execution before was at this very step.
+    at = CLEANUP_POSITION if job.ending is not None else position
+    carries = code in CARRYING_CODES and tried_at == at
+    return Claim(
+        job=job,
+        exec_id=str(exec_id),
+        attempt=int(str(attempt)),
+        status=ExecutionStatus(str(status)),
+        request=str(request),
+        position=position,
+        response=None if response is None else str(response),
+        tries=int(str(tries)) if carries else 0,
+        interrupted=code in INTERRUPTING_CODES,
+    )
+
+
+def _journal_claim(session: Session, one: Claim, worker_id: str) -> None:
+    leased = Journaled(
+        job_id=one.job.job_id,
+        actor=worker_id,
+        exec_id=one.exec_id,
+        job_from=JobState.PENDING,
+        job_to=JobState.RUNNING,
+        exec_from=None,
+        exec_to=ExecutionStatus.LEASED,
+        reason="claimed",
+    )
+    session.journal(leased)
+    if one.status is ExecutionStatus.IN_PROGRESS:
+        session.journal(journal_begin(one.job.job_id, one.exec_id, worker_id, "started"))
+
+
+def journal_begin(job_id: str, exec_id: str, worker_id: str, reason: str) -> Journaled:
+    """leased → in_progress; the job keeps running."""
+    return Journaled(
+        job_id=job_id,
+        actor=worker_id,
+        exec_id=exec_id,
+        job_from=JobState.RUNNING,
+        job_to=JobState.RUNNING,
+        exec_from=ExecutionStatus.LEASED,
+        exec_to=ExecutionStatus.IN_PROGRESS,
+        reason=reason,
+    )
+
+
+def extend_leases(session: Session, *, worker_id: str, lease_ms: int) -> list[Held]:
+    """Renew what has not run out; a lease that has is no longer ours to renew."""
+    session.run("extend_leases", worker=worker_id, expires=session.now + lease_ms, now=session.now)
+    return [Held(exec_id, reason) for exec_id, reason in session.run("held", worker=worker_id, now=session.now)]
+
+
+def dead_owners(owners: Mapping[str, int], is_dead: Callable[[str], bool]) -> list[str]:
+    """Those whose process is gone."""
+    return [owner for owner in owners if is_dead(owner)]
+
+
+def recover(session: Session, *, dead: Sequence[str], actor: str) -> list[Recovered]:
+    """Finish what was committed, give back or quarantine what was not; looked up anew inside the transaction."""
+    recovered = []
+    rows = session.run("orphaned", now=session.now, dead=to_json(list(dead)), limit=RECOVERY_BATCH).fetchall()
+    for row in rows:
+        exec_id, status, owner, position, tries = row[:5]
+        job = job_of(row[5:])
+        if status == ExecutionStatus.COMMITTED:
+            finish(session, [exec_id], actor=actor, reason=f"finished for {label_of(owner)}")
+            outcome = "finished"
+        else:
+            path = path_after_crash(job)
+            why = "its process is gone" if owner in dead else "its lease ran out"
+            end = End(
+                job_id=job.job_id,
+                exec_id=exec_id,
+                path=path,
+                code=EndCode.CRASHED,
+                error=f"{label_of(owner)} did not finish: {why} (crash {job.crashes + 1})",
+                position=position,
+                tries=tries,
+            )
+            end_execution(session, end, status=ExecutionStatus(status), actor=actor)
+            outcome = "given back" if path[-1] is Disposition.RETRY else "quarantined"
+        recovered.append(Recovered(job.job_id, exec_id, job.flow, owner, outcome))
+    return recovered
+
+
+def finish(session: Session, exec_ids: Sequence[str], *, actor: str, reason: str = "finished") -> set[str]:
+    """committed → done; returns the executions that were finished now."""
+    rows = session.run("mark_done", batch=to_json(exec_ids), now=session.now).fetchall()
+    for exec_id, job_id in rows:
+        session.journal(
+            Journaled(
+                job_id=job_id,
+                actor=actor,
+                exec_id=exec_id,
+                job_from=JobState.RUNNING,
+                job_to=JobState.SUCCEEDED,
+                exec_from=ExecutionStatus.COMMITTED,
+                exec_to=ExecutionStatus.DONE,
+                reason=reason,
+            )
+        )
+    if rows:
+        release_after_success(session, [job_id for _, job_id in rows])
+    return {exec_id for exec_id, _ in rows}

@@ -1,0 +1,103 @@
+"""Wake-up without polling: every listener has a FIFO beside the database, and a change writes a byte into each."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from pathlib import Path
+
+from holdfast.store.identifiers import new_ulid
+
+
+class FifoListener:
+    """Waits for somebody to notify. A listener that died leaves a FIFO without a reader, which is removed."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self._path = directory / f"{os.getpid()}-{new_ulid(0)[-10:]}"
+        os.mkfifo(self._path, 0o600)
+        # Read and write, so that the FIFO never reports the end of file when the last notifier closes it.
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._watched: set[int] = set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Sleep until notified, a watched descriptor is ready, or the time is up; True unless it was the time."""
+        ready = self._poll.poll(None if timeout is None else max(0.0, timeout) * 1000)
+        if any(descriptor == self._descriptor for descriptor, _ in ready):
+            try:
+                os.read(self._descriptor, 4096)
+            except BlockingIOError:
+                pass
+        return bool(ready)
+
+    def watch(self, descriptors: set[int]) -> None:
+        """Also wake when one of these descriptors (of processes, say) becomes readable."""
+        for gone in self._watched - descriptors:
+            self._poll.unregister(gone)
+        for new in descriptors - self._watched:
+            self._poll.register(new, select.POLLIN)
+        self._watched = set(descriptors)
+
+    def wake(self) -> None:
+        """Make wait() return."""
+        try:
+            os.write(self._descriptor, b".")
+        except (BlockingIOError, OSError):
+            pass  # full: it will wake anyway
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+class FifoNotifier:
+    """Notifies all listeners of a directory. The list of them is read again only when it has changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._changed = -1
+        self._open: dict[str, int] = {}
+
+    def notify(self) -> None:
+        """Wake every listener, in this process and in others."""
+        self._refresh()
+        for name, descriptor in list(self._open.items()):
+            try:
+                os.write(descriptor, b".")
+            except BlockingIOError:
+                pass  # full: it will wake anyway
+            except OSError:
+                self._forget(name, gone=True)
+
+    def close(self) -> None:
+        """Let go of all listeners."""
+        for name in list(self._open):
+            self._forget(name, gone=False)
+
+    def _refresh(self) -> None:
+        try:
+            changed = os.stat(self._directory).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed == self._changed:
+            return
+        self._changed = changed
+        names = set(os.listdir(self._directory))
+        for name in set(self._open) - names:
+            self._forget(name, gone=False)
+        for name in names - set(self._open):
+            try:
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                self._open[name] = os.open(self._directory / name, flags)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    (self._directory / name).unlink(missing_ok=True)
+
+    def _forget(self, name: str, *, gone: bool) -> None:
+        os.close(self._open.pop(name))
+        if gone:
+            (self._directory / name).unlink(missing_ok=True)

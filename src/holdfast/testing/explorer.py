@@ -1,0 +1,215 @@
+"""The crash explorer: kill a flow at every durable boundary and on both sides of every effect, resume, compare.
+
+A *life* is one process, or one stand-in for it, that works until nothing is left or until it dies at a crash point.
+A *history* is a series of lives on one state directory, all but the last ending in a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.app import Engine
+from holdfast.core.flow import Flow
+from holdfast.core.invariants import Severity
+from holdfast.core.states import COMMITTED_STATUSES, UNFINISHED_STATES
+from holdfast.crash_points import set_hook
+from holdfast.guard.check import check
+from holdfast.testing.clock import VirtualClock
+from holdfast.testing.driver import run_until_idle
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """What to explore. Everything is made anew for each history, in a directory of its own.
+
+    `flows(directory)` builds the flows, `submit(engine)` submits the jobs, `observe(engine, directory)` returns what
+    the outside world looks like at the end: it must be the same whatever crashed.
+    """
+
+    flows: Callable[[Path], Sequence[Flow[Any, Any]]]
+    submit: Callable[[Engine], object]
+    observe: Callable[[Engine, Path], object]
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A history that did not end as it must."""
+
+    crashes: tuple[int, ...]
+    point: str
+    problem: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was explored and what was found."""
+
+    mode: str
+    points: tuple[str, ...]
+    histories: int
+    crashes: int
+    violations: tuple[Violation, ...]
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.mode}: {len(self.points)} crash points, {self.histories} histories, {self.crashes} crashes, "
+            f"{len(self.violations)} violations"
+        )
+        return "\n".join([head, *(f"  crash at {v.crashes} ({v.point}): {v.problem}" for v in self.violations)])
+
+
+class SimulatedCrash(BaseException):
+    """Stands for SIGKILL within one process. `finally` blocks still run; only a real kill is a real kill."""
+
+
+class CrashExplorer:
+    """Explores one scenario below `workspace`."""
+
+    def __init__(self, scenario: Scenario, workspace: Path) -> None:
+        self._scenario = scenario
+        self._workspace = workspace
+        self._histories = 0
+
+    def crash_points(self) -> tuple[str, ...]:
+        """The crash points of an undisturbed life, in the order they are passed."""
+        names: list[str] = []
+        self._live(self._fresh(), names.append, VirtualClock())
+        return tuple(names)
+
+    def explore(self, *, kill: bool = False, singles: int | None = None, pairs: int = 0, seed: int = 0) -> Report:
+        """Every single crash (or a sample of `singles`), and a sample of `pairs` of crashes.
+
+        With `kill` each life is a child process that kills itself with SIGKILL; else the crash is simulated.
+        """
+        chance = random.Random(seed)
+        points = self.crash_points()
+        reference = self._reference()
+        chosen = range(len(points)) if singles is None else sorted(chance.sample(range(len(points)), singles))
+        plans: list[tuple[int, ...]] = [(at,) for at in chosen]
+        plans += [(chance.randrange(len(points)), chance.randrange(len(points))) for _ in range(pairs)]
+        violations = [v for plan in plans for v in self._history(plan, points, reference, kill=kill)]
+        return Report(
+            mode="SIGKILL" if kill else "in process",
+            points=points,
+            histories=len(plans),
+            crashes=sum(map(len, plans)),
+            violations=tuple(violations),
+        )
+
+    def _reference(self) -> object:
+        directory = self._fresh()
+        self._live(directory, lambda _name: None, VirtualClock())
+        return self._observe(directory, VirtualClock())
+
+    def _history(
+        self, plan: tuple[int, ...], points: Sequence[str], reference: object, *, kill: bool
+    ) -> Iterator[Violation]:
+        directory = self._fresh()
+        clock = VirtualClock()
+        live = self._live_in_child if kill else self._live_in_process
+        for at in plan:
+            live(directory, at, clock)
+            clock.advance(3600)
+        problems = []
+        try:
+            self._live(directory, lambda _name: None, clock)
+            problems = list(self._problems(directory, clock, reference))
+        except Exception:
+            problems = [f"could not resume: {traceback.format_exc()}"]
+        for problem in problems:
+            yield Violation(plan, points[plan[0]], problem)
+
+    def _live(self, directory: Path, hook: Callable[[str], None], clock: VirtualClock) -> None:
+        """One life: submit what is not there yet, work until idle."""
+        with self._open(directory, clock) as engine:
+            set_hook(hook)
+            try:
+                if not engine.store.jobs(limit=1):
+                    self._scenario.submit(engine)
+                run_until_idle(engine, clock)
+            finally:
+                set_hook(None)
+
+    def _live_in_process(self, directory: Path, at: int, clock: VirtualClock) -> None:
+        try:
+            self._live(directory, _dies_at(at, _raise), clock)
+        except SimulatedCrash:
+            pass
+
+    def _live_in_child(self, directory: Path, at: int, clock: VirtualClock) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with warnings.catch_warnings():
+            # The child works alone and leaves by a signal or _exit; it never touches the parent's threads.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            try:
+                self._live(directory, _dies_at(at, _kill_self), clock)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
+            raise AssertionError(f"the life that should die at point {at} failed; see its traceback")
+
+    def _problems(self, directory: Path, clock: VirtualClock, reference: object) -> Iterator[str]:
+        with self._open(directory, clock) as engine:
+            yield from _engine_problems(engine)
+            observed = self._scenario.observe(engine, directory)
+        if observed != reference:
+            yield f"ended as {observed!r}, not as {reference!r}"
+
+    def _observe(self, directory: Path, clock: VirtualClock) -> object:
+        with self._open(directory, clock) as engine:
+            return self._scenario.observe(engine, directory)
+
+    def _open(self, directory: Path, clock: VirtualClock) -> Engine:
+        return Engine.open(directory / "state", flows=self._scenario.flows(directory), clock=clock)
+
+    def _fresh(self) -> Path:
+        self._histories += 1
+        directory = self._workspace / f"history-{self._histories:05d}"
+        directory.mkdir(parents=True)
+        return directory
+
+
+def _engine_problems(engine: Engine) -> Iterable[str]:
+    """What must hold of every database, whatever crashed: invariants, an end for every job, one commit for each."""
+    for finding in check(engine.store, deep=True):
+        if finding.severity is Severity.ERROR:
+            yield f"{finding.subject}: {finding.message}"
+    for job in engine.store.jobs(limit=10_000):
+        if job.state in UNFINISHED_STATES:
+            yield f"job {job.job_id} is still {job.state}"
+        committed = [e for e in engine.store.executions(job.job_id) if e.status in COMMITTED_STATUSES]
+        if len(committed) > 1:
+            yield f"job {job.job_id} has {len(committed)} commits"
+
+
+def _dies_at(at: int, die: Callable[[str], None]) -> Callable[[str], None]:
+    passed = -1
+
+    def hook(name: str) -> None:
+        nonlocal passed
+        passed += 1
+        if passed == at:
+            die(name)
+
+    return hook
+
+
+def _raise(name: str) -> None:
+    raise SimulatedCrash(name)
+
+
+def _kill_self(_name: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

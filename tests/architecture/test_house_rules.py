@@ -1,0 +1,80 @@
+"""Rules about the files themselves, checked because what is not checked drifts."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+# Put together here, so that this file does not break its own rules.
+OUTSIDE = "../" + "shared"
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME)\b")
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+ASSERTING_CALLS = re.compile(r"^(assert|expect|check|raises|warns|fail|run_state_machine_as_test)")
+
+
+def repository_files() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def texts() -> dict[str, str]:
+    return {
+        str(path.relative_to(ROOT)): path.read_bytes().decode("utf-8", errors="replace") for path in repository_files()
+    }
+
+
+def relative(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def asserts_something(function: ast.AST) -> bool:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if ASSERTING_CALLS.match(name):
+                return True
+    return False
+
+
+def test_no_file_points_outside_the_repository() -> None:
+    assert [name for name, text in texts().items() if OUTSIDE in text] == []
+
+
+def test_nothing_is_left_to_be_done_later() -> None:
+    assert [name for name, text in texts().items() if UNFINISHED.search(text)] == []
+
+
+def test_names_of_files_say_what_is_in_them() -> None:
+    assert [str(path) for path in SOURCES if path.stem in VAGUE_NAMES or path.parent.name in VAGUE_NAMES] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative(SOURCES))
+def test_every_module_states_its_promise(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=relative(TESTS))
+def test_no_test_asserts_nothing(path: Path) -> None:
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
+
+    assert [function.name for function in functions if not asserts_something(function)] == []
