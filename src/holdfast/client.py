@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from holdfast.errors import (
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import NewJob
 from holdfast.store.preparing import REQUEST_LIMIT, prepare_job, refuse_cycles
+from holdfast.store.processes import is_dead
 from holdfast.store.protocol import Store
 from holdfast.store.results import result_of
 
@@ -182,7 +184,9 @@ class Client:
             predecessor=self.store.job(waits_for) if waits_for else None,
             queue=queue,
             queue_holders=holders,
-            live_flows=frozenset(name for worker in self.store.workers() for name in worker.flows),
+            live_flows=frozenset(
+                name for worker in self.store.workers() if not is_dead(worker.worker_id) for name in worker.flows
+            ),
             tries_allowed=tries,
             now=self.store.now(),
         )
@@ -217,6 +221,6 @@ def _forced_path(job: JobRecord, to: JobState) -> list[JobState]:
         (JobState.RUNNING, JobState.QUARANTINED): [JobState.FAILED, JobState.QUARANTINED],
     }
     path = [job.state, *paths.get((job.state, to), [to])]
-    for before, after in zip(path, path[1:], strict=False):
+    for before, after in pairwise(path):
         check_job_transition(before, after)
     return path

@@ -160,7 +160,7 @@ class Life:
 
 
 @st.composite
-def lives(draw: st.DrawFn, *, min_events: int = 0, max_events: int = 25) -> Life:
+def lives(draw: st.DrawFn, *, min_events: int = 0, max_events: int = 15) -> Life:
     """Any life a job can legally have had until now."""
     life = Life()
     for choice in draw(st.lists(st.integers(0, 5), min_size=min_events, max_size=max_events)):

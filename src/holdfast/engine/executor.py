@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -59,6 +60,10 @@ PARK_AFTER = 60.0
 """A wait longer than this gives the lease and the queue slot back."""
 
 ERROR_LIMIT = 4000
+RESPONSE_LIMIT = 4 << 20
+
+STEP_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
+"""What a step may raise as its error: also the wish to exit, which is not a step's to have."""
 
 
 class Perform(msgspec.Struct, frozen=True):
@@ -121,7 +126,7 @@ class Executor:
             return self.conclude(run, self.stopped(run))
         try:
             outcome = outcome_of_return(function(run), run.response)
-        except Exception as error:
+        except STEP_ERRORS as error:
             outcome = outcome_of_error(error)
         return self.conclude(run, outcome)
 
@@ -132,7 +137,7 @@ class Executor:
             return self.conclude(run, self.stopped(run))
         try:
             outcome = outcome_of_return(await function(run), run.response)
-        except Exception as error:
+        except STEP_ERRORS as error:
             outcome = outcome_of_error(error)
         return self.conclude(run, outcome)
 
@@ -152,12 +157,13 @@ class Executor:
 
     def conclude(self, run: LiveRun, outcome: Outcome) -> Next:
         """The step ended so: what is to be written."""
-        crash_point(f"step.{run.step}", "after")
-        seconds = time.monotonic() - run.step_began if run.step_began else 0.0
-        self._telemetry.step(run.flow.name, run.step, type(outcome).__name__.lower(), seconds)
-        if run.ending is not None:
-            return self._after_cleanup(run, outcome)
-        return self._after_step(run, outcome)
+        if run.inside:
+            crash_point(f"step.{run.step}", "after")
+            seconds = time.monotonic() - run.step_began
+            self._telemetry.step(run.flow.name, run.step, type(outcome).__name__.lower(), seconds)
+        following = self._after_step(run, outcome) if run.ending is None else self._after_cleanup(run, outcome)
+        run.inside = False
+        return following
 
     def enter_commit(self, run: LiveRun) -> Next:
         """The commit step runs inside the store's transaction, as the effect of the write that commits the job."""
@@ -209,7 +215,8 @@ class Executor:
 
     def give_back(self, run: LiveRun, code: EndCode) -> End:
         """Let go of the job without it having failed: it goes on elsewhere, from this very step."""
-        not_before = 0
+        # A try that was only interrupted does not count; one that was abandoned does.
+        interrupted = run.inside and code is EndCode.RELEASED
         return End(
             job_id=run.job.job_id,
             exec_id=run.exec_id,
@@ -217,8 +224,7 @@ class Executor:
             code=code,
             step=run.step,
             position=CLEANUP_POSITION if run.ending else run.position,
-            tries=max(0, run.tries - 1) if code is EndCode.RELEASED else run.tries,
-            not_before=not_before,
+            tries=run.tries - 1 if interrupted else run.tries,
         )
 
     def abandon(self, run: LiveRun, error: Exception) -> list[Write]:
@@ -298,6 +304,9 @@ class Executor:
             text = _encode(response).decode()
         except (TypeError, ValueError, OverflowError) as error:
             problem = f"step {run.step} returned a response that cannot be saved: {error}"
+            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
+        if len(text) > RESPONSE_LIMIT:
+            problem = f"step {run.step} returned a response of {len(text):,} bytes, the limit is {RESPONSE_LIMIT:,}"
             return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
         return Send(write(text))
 
@@ -407,7 +416,7 @@ class Executor:
             states.append("succeeded")
         else:
             states += [{"retry": "pending"}.get(d.value, d.value) for d in write.path]
-        for before, after in zip(states, states[1:], strict=False):
+        for before, after in pairwise(states):
             self._telemetry.transition(run.flow.name, before, after)
 
 

@@ -41,10 +41,14 @@ class LeaseKeeper:
         """Begin to renew."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End; leases that are still held run out by themselves."""
+    def end(self) -> None:
+        """Renew no more; leases that are still held run out by themselves."""
         self._ended.set()
         self._nudge.set()
+
+    def stop(self) -> None:
+        """End, and wait for it."""
+        self.end()
         self._thread.join(5)
 
     def look_now(self) -> None:

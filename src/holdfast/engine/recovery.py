@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 
 from holdfast.core.worker_id import label_of
-from holdfast.engine import identity
 from holdfast.engine.telemetry import Telemetry
+from holdfast.store import processes
 from holdfast.store.messages import Recovered
 from holdfast.store.protocol import Store
 
@@ -24,7 +24,7 @@ class Recovery:
         *,
         worker_id: str,
         telemetry: Telemetry,
-        is_dead: Callable[[str], bool] = identity.is_dead,
+        is_dead: Callable[[str], bool] = processes.is_dead,
     ) -> None:
         self._store = store
         self._worker_id = worker_id
@@ -66,6 +66,6 @@ class Recovery:
         for owner in set(self._peers) - announced:
             os.close(self._peers.pop(owner))
         for owner in announced - set(self._peers):
-            descriptor = identity.pidfd_of(owner)
+            descriptor = processes.pidfd_of(owner)
             if descriptor is not None:
                 self._peers[owner] = descriptor

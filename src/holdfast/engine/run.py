@@ -46,6 +46,7 @@ class LiveRun:
         self.stop_error: Exception | None = None
         self.abandoned = False
         self.closing = False
+        self.inside = False
         self.task: asyncio.Task[None] | None = None
         self.last_error = ""
         self.step_started_at = 0
@@ -121,6 +122,7 @@ class LiveRun:
 
     def enter(self, now: int, timeout: float | None) -> None:
         """A try of the current step begins."""
+        self.inside = True
         self.tries += 1
         if self.tries > 1:
             # The failed try may have changed the response in place.
@@ -173,7 +175,11 @@ class _RunLog(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         run = self._run
         bound = {
-            "job_id": run.job.job_id, "exec_id": run.exec_id, "flow": run.flow.name, "step": run.step, "tries": run.tries,
-        }  # fmt: skip
+            "job_id": run.job.job_id,
+            "exec_id": run.exec_id,
+            "flow": run.flow.name,
+            "step": run.step,
+            "tries": run.tries,
+        }
         kwargs["extra"] = {**bound, **kwargs.get("extra", {})}
         return msg, kwargs

@@ -16,7 +16,6 @@ import msgspec
 from holdfast.core.flow import Flow
 from holdfast.core.outcomes import TryFailed
 from holdfast.engine.executor import Executor, Gone, Next, Perform, Send, Sleep
-from holdfast.engine.identity import new_worker_id
 from holdfast.engine.leases import LeaseKeeper
 from holdfast.engine.pool import StepPool
 from holdfast.engine.recovery import Recovery
@@ -25,6 +24,7 @@ from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.writer import GroupWriter, Written
 from holdfast.errors import SettingsError, StepTimeout, StoreError, WorkerStopping
 from holdfast.store.messages import Claim, End, Finish, ReportProgress
+from holdfast.store.processes import new_worker_id
 from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast.worker")
@@ -67,12 +67,18 @@ class Worker:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._idle = threading.Condition()
+        self.failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener = store.listen()
         self._pool = StepPool(settings.concurrency, self._perform)
         self._recovery = Recovery(store, worker_id=self.worker_id, telemetry=telemetry)
         self._writer = GroupWriter(
-            store, worker_id=self.worker_id, lease_ms=self._lease_ms, telemetry=telemetry, written=self._written
+            store,
+            worker_id=self.worker_id,
+            lease_ms=self._lease_ms,
+            telemetry=telemetry,
+            written=self._written,
+            failed=self._fail,
         )
         self._leases = LeaseKeeper(
             store,
@@ -125,6 +131,19 @@ class Worker:
     # --- the scheduler's thread ---
 
     def _schedule(self) -> None:
+        try:
+            self._claim_and_wait()
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """A thread of the worker died of a bug: let the leases run out, so that others take over."""
+        log.critical("the worker cannot go on: %s", error, exc_info=error)
+        self.failure = error
+        self._stopping.set()
+        self._leases.end()
+
+    def _claim_and_wait(self) -> None:
         recovered_at = time.monotonic()
         while not self._stopping.is_set():
             try:
@@ -304,14 +323,14 @@ class Worker:
 
     def _start_task(self, run: LiveRun) -> None:
         loop = self._loop or self._start_loop()
-        if run.current.timeout is not None:
-            self._watch_time(run, run.current.timeout, entering=True)
         loop.call_soon_threadsafe(self._create_task, loop, run)
 
     def _create_task(self, loop: asyncio.AbstractEventLoop, run: LiveRun) -> None:
         run.task = loop.create_task(self._perform_async(run))
 
     async def _perform_async(self, run: LiveRun) -> None:
+        if run.current.timeout is not None:
+            self._watch_time(run, run.current.timeout, entering=True)
         try:
             following = await self._executor.perform_async(run)
         except asyncio.CancelledError:

@@ -18,6 +18,7 @@ from holdfast.store.protocol import Store
 log = logging.getLogger("holdfast.writer")
 
 BATCH_LIMIT = 512
+BATCH_BYTES = 64 << 20
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
 
@@ -36,12 +37,14 @@ class GroupWriter:
         lease_ms: int,
         telemetry: Telemetry,
         written: Callable[[Sequence[Written]], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._lease_ms = lease_ms
         self._telemetry = telemetry
         self._written = written
+        self._failed = failed
         self._items: SimpleQueue[Item | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="holdfast-writer", daemon=True)
 
@@ -59,23 +62,23 @@ class GroupWriter:
         self._thread.join(timeout)
 
     def _loop(self) -> None:
-        while True:
-            first = self._items.get()
-            batch = [] if first is None else self._gather(first)
-            if batch:
-                self._written(self.write(batch))
-            if first is None:
-                return
+        try:
+            while (first := self._items.get()) is not None:
+                self._written(self.write(self._gather(first)))
+        except BaseException as error:
+            self._failed(error)
 
     def _gather(self, first: Item) -> list[Item]:
         batch = [first]
+        size = _size_of(first)
         try:
-            while len(batch) < BATCH_LIMIT:
+            while len(batch) < BATCH_LIMIT and size < BATCH_BYTES:
                 item = self._items.get_nowait()
                 if item is None:
                     self._items.put(None)
                     break
                 batch.append(item)
+                size += _size_of(item)
         except Empty:
             pass
         return batch
@@ -115,3 +118,7 @@ class GroupWriter:
             return todo
         answers += [(run, write, None) for (run, write), there in zip(todo, durable, strict=True) if there]
         return [item for item, there in zip(todo, durable, strict=True) if not there]
+
+
+def _size_of(item: Item) -> int:
+    return len(getattr(item[1], "response", None) or "")

@@ -12,6 +12,7 @@ class VirtualClock:
         self._now = start
 
     def __call__(self) -> int:
+        """The time, in milliseconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:

@@ -12,10 +12,10 @@ from typing import Any, assert_never
 from holdfast.client import Client
 from holdfast.core.flow import Flow
 from holdfast.engine.executor import Executor, Gone, Next, Perform, Send, Sleep
-from holdfast.engine.identity import is_dead, new_worker_id
 from holdfast.engine.run import LiveRun
 from holdfast.engine.telemetry import Telemetry
 from holdfast.store.messages import Claim, ReportProgress
+from holdfast.store.processes import is_dead, new_worker_id
 from holdfast.store.protocol import Store
 from holdfast.testing.clock import VirtualClock
 

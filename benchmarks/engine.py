@@ -1,0 +1,95 @@
+"""Measures the engine on SQLite, each figure beside the raw limit of SQLite with the same durability, in one run.
+
+    python benchmarks/engine.py [--quick] [--json] [--only NAME ...] [--dir DIR] [--repeat N]
+
+Nothing is asserted about absolute times. The exit code is 1 only if work was lost or doubled. See README.md here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import platform
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+# So that it runs from a checkout, too, whatever the current directory is.
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "src")]
+
+import msgspec
+
+from measuring.figures import Figure, Settings, table
+from questions import counts, history, idle, imports, latency, recovery, submitting, throughput, two_workers
+
+QUESTIONS: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
+    "counts": counts.counts,
+    "noop": throughput.noop,
+    "five": throughput.five,
+    "submit": submitting.submit,
+    "start": latency.start,
+    "recovery": recovery.recovery,
+    "two-workers": two_workers.two_workers,
+    "idle": idle.idle,
+    "imports": imports.imports,
+    "history": history.history,
+}
+
+
+def main() -> int:
+    """Ask the questions, report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer runs: under 90 s")
+    parser.add_argument("--json", action="store_true", help="the figures as JSON on stdout")
+    parser.add_argument("--only", nargs="+", choices=sorted(QUESTIONS), metavar="NAME", help=", ".join(QUESTIONS))
+    parser.add_argument("--dir", default=tempfile.gettempdir(), help="where databases are made; must be a real disk")
+    parser.add_argument("--repeat", type=int, help="runs per figure (5, with --quick 3)")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)
+    figures: list[Figure] = []
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.dir) as directory:
+        settings = Settings(directory, options.quick, options.repeat or (3 if options.quick else 5))
+        for name, question in QUESTIONS.items():
+            if options.only and name not in options.only:
+                continue
+            print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
+            figures += question(settings)
+        machine = describe_machine(directory)
+    if options.json:
+        report = {"machine": machine, "quick": options.quick, "repeat": settings.repeat, "figures": figures}
+        print(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        print(", ".join(f"{key} {value}" for key, value in machine.items()))
+        print(table(figures))
+    print(f"{time.perf_counter() - began:6.1f} s  done", file=sys.stderr)
+    return int(any(one.question == "recovery" and one.reached is False for one in figures))
+
+
+def describe_machine(directory: str) -> dict[str, str]:
+    """Where the figures come from: they mean nothing anywhere else."""
+    file_system = "unknown"
+    best = ""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        if directory.startswith(mount) and len(mount) >= len(best):
+            best, file_system = mount, kind
+    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "cpu": model[0].partition(": ")[2] if model else platform.machine(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "file system": file_system,
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The command `holdfast`: opens stores, reads settings, shows what there is. stdout is data, stderr is talk."""

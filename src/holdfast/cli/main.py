@@ -1,0 +1,104 @@
+"""The entry point. Imports next to nothing, so that `holdfast --help` is there at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from holdfast.cli.command import Entry, LazyGroup
+from holdfast.cli.exits import ExitCode, code_of, tell
+from holdfast.cli.settings import Settings
+from holdfast.errors import HoldfastError
+
+_ENTRIES = {
+    "worker": Entry("holdfast.cli.worker", "worker", "Run jobs until stopped."),
+    "submit": Entry("holdfast.cli.submit", "submit", "Add a job."),
+    "jobs": Entry("holdfast.cli.jobs", "jobs", "List jobs, newest first."),
+    "job": Entry("holdfast.cli.job", "job", "Look at one job, and steer it."),
+    "queues": Entry("holdfast.cli.queues", "queues", "List, pause, resume and limit queues."),
+    "flows": Entry("holdfast.cli.flows", "flows", "List, draw and compare flows."),
+    "journal": Entry("holdfast.cli.journal", "journal", "Show, verify and export the journal."),
+    "check": Entry("holdfast.cli.guard", "check", "Check every invariant and report every finding."),
+    "repair": Entry("holdfast.cli.guard", "repair", "Repair what legal transitions can repair."),
+    "stalled": Entry("holdfast.cli.guard", "stalled", "List running jobs without progress; recover them."),
+    "backup": Entry("holdfast.cli.upkeep", "backup", "Copy the database while others work."),
+    "prune": Entry("holdfast.cli.upkeep", "prune", "Remove jobs that ended long ago."),
+    "stats": Entry("holdfast.cli.upkeep", "stats", "Count jobs, queues and workers."),
+}
+
+
+def _show_version(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked:
+        from holdfast import __version__  # noqa: PLC0415 - not needed for anything else
+
+        print(f"holdfast {__version__}")
+        context.exit()
+
+
+@click.group(cls=LazyGroup, entries=_ENTRIES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+def holdfast() -> None:
+    """Crash-safe state machines: run flows, look at jobs, steer them.
+
+    Data goes to stdout, everything else to stderr. Exit codes are documented in docs/reference/exit-codes.md.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; a user's mistake is told without a traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    settings = Settings()
+    _survive_odd_characters()
+    try:
+        code = holdfast.main(args=words, prog_name="holdfast", standalone_mode=False, obj=settings)
+        sys.stdout.flush()
+        return int(code or ExitCode.OK)
+    except BaseException as error:
+        return int(_told(error, as_json=settings.json or "--json" in words))
+
+
+def _told(error: BaseException, *, as_json: bool) -> ExitCode:
+    name = type(error).__name__
+    match error:
+        case HoldfastError():
+            return tell(name, str(error), error.hint, code_of(type(error)), as_json=as_json)
+        case click.ClickException():
+            context = getattr(error, "ctx", None)
+            hint = f"see: {context.command_path} --help" if context else None
+            return tell(name, error.format_message(), hint, ExitCode.USAGE, as_json=as_json)
+        case click.Abort() | KeyboardInterrupt():
+            return tell("Interrupted", "interrupted", None, ExitCode.INTERRUPTED, as_json=as_json)
+        case BrokenPipeError():
+            # Or the interpreter, flushing at its end, would stumble over the same pipe.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return ExitCode.PIPE
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            return tell(name, f"{where}{error.strerror or error}", None, ExitCode.FAILURE, as_json=as_json)
+        case Exception():
+            return _told_fault(error, as_json=as_json)
+        case _:
+            raise error
+
+
+def _told_fault(error: Exception, *, as_json: bool) -> ExitCode:
+    """A fault of Holdfast's own: here the traceback helps."""
+    import traceback  # noqa: PLC0415 - only for the worst case
+
+    lines = "".join(traceback.format_exception(error))
+    hint = "this is a fault in Holdfast: please report it with the traceback"
+    message = f"unexpected {type(error).__name__}: {error}"
+    return tell(type(error).__name__, message, hint, ExitCode.FAILURE, as_json=as_json, traceback=lines)
+
+
+def _survive_odd_characters() -> None:
+    """An arrow must not end a command on a terminal that cannot show it."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")

@@ -1,0 +1,81 @@
+"""From settings to an open store, a client, the flows of an app."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.cli.apps import load_flows
+from holdfast.cli.settings import Settings
+from holdfast.client import Client
+from holdfast.core.flow import Flow
+from holdfast.errors import SettingsError, StoreCorrupt, StoreError, StoreReadOnly
+from holdfast.store.opening import database_path, open_store
+from holdfast.store.protocol import Store
+from holdfast.store.sqlite.database import translate
+
+
+@contextmanager
+def opened(
+    settings: Settings, *, read_only: bool = False, create: bool = False, synchronous: str = "FULL"
+) -> Iterator[Store]:
+    """The store of the settings. Only with `create` is one made that is not there: looking leaves no trace."""
+    place = settings.place
+    path = _path_of(place)
+    if path is not None and not create:
+        _refuse_missing(path)
+    store = open_store(place, synchronous=synchronous, read_only=read_only)
+    try:
+        yield store
+    except sqlite3.Error as error:
+        # Damage often shows only when rows are read.
+        raise translate(error, path or Path(place)) from error
+    except msgspec.ValidationError as error:
+        hint = "somebody has written to the database by hand; see: holdfast check"
+        raise StoreCorrupt(f"{place}: a row cannot be understood: {error}", hint=hint) from error
+    finally:
+        store.close()
+
+
+@contextmanager
+def opened_client(settings: Settings, *, read_only: bool = False, create: bool = False) -> Iterator[Client]:
+    """A client of that store, with the flows of the app if one is given."""
+    flows = load_flows(settings.app) if settings.app else []
+    with opened(settings, read_only=read_only, create=create) as store:
+        yield Client(store, flows, actor=settings.actor)
+
+
+def app_flows(settings: Settings) -> list[Flow[Any, Any]]:
+    """The flows of the app, which this command cannot do without."""
+    if settings.app is None:
+        raise SettingsError("no app is given", hint="say where the flows are: --app module:object, or HOLDFAST_APP")
+    return load_flows(settings.app)
+
+
+def database_file(settings: Settings) -> Path | None:
+    """The file of the database, None if the store is not a file."""
+    return _path_of(settings.place)
+
+
+def _path_of(place: str) -> Path | None:
+    scheme, separator, _ = place.partition("://")
+    return database_path(place) if not separator or scheme == "sqlite" else None
+
+
+def _refuse_missing(path: Path) -> None:
+    try:
+        is_there = path.exists()
+    except PermissionError as error:
+        raise StoreReadOnly(
+            f"cannot look into {path.parent}: {error.strerror}", hint="fix its owner or mode, or choose another --state"
+        ) from error
+    if not is_there:
+        raise StoreError(
+            f"there is no Holdfast database at {path}",
+            hint="point --state or HOLDFAST_STATE to it; worker and submit make a new one",
+        )
