@@ -195,6 +195,32 @@ def test_an_execution_moves_only_legally(
     assert accepted == (target in EXECUTION_TRANSITIONS[source])
 
 
+JOB_COLUMNS = "(job_id, flow, fingerprint, key, created_at, updated_at)"
+EXECUTION_COLUMNS = (
+    "(exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at)"
+)
+ROWS = {
+    "jobs": f"jobs {JOB_COLUMNS} VALUES ('j', 'demo', 'f', 'key', 0, 0)",
+    "requests": "requests VALUES ('j', '{}')",
+    "journal": "journal VALUES ('j', 1, 0, 'a', NULL, NULL, 'pending', NULL, NULL, NULL, '', '{}', '', 'h')",
+    "executions": f"executions {EXECUTION_COLUMNS} VALUES ('e', 'j', 1, '', 'leased', 'w', 9, 0, 0)",
+    "pruned": "pruned VALUES ('p', 'demo', 'failed', 0, 1, 'head', 0, 'a')",
+}
+REPLACEMENTS = ROWS | {
+    "a job by its key": f"jobs {JOB_COLUMNS} VALUES ('k', 'demo', 'f', 'key', 0, 0)",
+    "an execution by its id": f"executions {EXECUTION_COLUMNS} VALUES ('e', 'j', 2, '', 'leased', 'w', 9, 0, 0)",
+    "a lease": f"executions {EXECUTION_COLUMNS} VALUES ('e2', 'j', 2, '', 'leased', 'w', 9, 0, 0)",
+}
+
+
+@pytest.mark.parametrize("row", REPLACEMENTS.values(), ids=REPLACEMENTS.keys())
+def test_replacing_a_row_is_no_way_around_the_rules(database: sqlite3.Connection, row: str) -> None:
+    for existing in ROWS.values():
+        database.execute(f"INSERT INTO {existing}")
+
+    assert not is_accepted(database, f"INSERT OR REPLACE INTO {row}")
+
+
 # --- projection: SQL = Python ----------------------------------------------------------------------------
 
 

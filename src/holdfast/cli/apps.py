@@ -24,11 +24,12 @@ def load_flows(reference: str) -> list[Flow[Any, Any]]:
         raise SettingsError(f"--app {reference!r} is not of the form module:object", hint="such as --app myapp:flows")
     module = _import(module_name)
     found = _find(module, module_name, attribute)
-    flows = {flow.name: flow for flow in _flows_of(found, reference)}
-    for flow in list(flows.values()):
+    flows = _flows_of(found, reference)
+    for flow in flows:
         if isinstance(flow, Pipeline):
-            flows |= {stage.name: stage for stage in flow.stages.values()}
-    return list(flows.values())
+            # The list grows while it is walked, so that the stages of stages are found, too.
+            flows += [stage for stage in flow.stages.values() if all(stage is not known for known in flows)]
+    return flows
 
 
 def _import(name: str) -> ModuleType:

@@ -90,9 +90,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
     source = context.get_parameter_source(name)
     # A command repeats the options of those above it; there only what was typed counts, or the environment, read
     # once more, would overrule what was typed further to the left.
-    strong = source is ParameterSource.COMMANDLINE or (
-        source is ParameterSource.ENVIRONMENT and context.parent is None
-    )
+    strong = source is ParameterSource.COMMANDLINE or (source is ParameterSource.ENVIRONMENT and context.parent is None)
     if strong and source is not None and value is not None:
         context.ensure_object(Settings).take(name, value, source)
 

@@ -6,6 +6,9 @@ import msgspec
 
 from holdfast.errors import DefinitionError
 
+MAXIMUM_FACTOR = 1000.0
+"""Its 64th power is still a number."""
+
 
 class RetryPolicy(msgspec.Struct, frozen=True):
     """How often, and after how long, a failed step is tried again within one execution.
@@ -20,8 +23,11 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     jitter: bool = False
 
     def __post_init__(self) -> None:
-        if self.retries < 0 or self.delay < 0 or self.factor < 1 or self.cap < 0:
-            raise DefinitionError(f"retry policy out of range: {self}", hint="retries, delay, cap >= 0 and factor >= 1")
+        # Written so that "not a number", which compares false with everything, is refused too.
+        if not (self.retries >= 0 and self.delay >= 0 and 1 <= self.factor <= MAXIMUM_FACTOR and self.cap >= 0):
+            raise DefinitionError(
+                f"retry policy out of range: {self}", hint=f"retries, delay, cap >= 0, factor 1 to {MAXIMUM_FACTOR:g}"
+            )
 
     def is_used_up(self, tries: int) -> bool:
         """Have all tries been made, `tries` of them so far?"""

@@ -27,7 +27,7 @@ class WorkerId(msgspec.Struct, frozen=True):
 def parse_worker_id(text: str) -> WorkerId | None:
     """The identity in a lease's owner, or None if it is not a worker's (an operator's, say)."""
     parts = text.rsplit(":", 5)
-    if len(parts) != 6 or not (parts[1].isdigit() and parts[2].isdigit() and parts[4].isdigit()):
+    if len(parts) != 6 or not all(parts[i].isdecimal() for i in (1, 2, 4)):
         return None
     return WorkerId(parts[0], int(parts[1]), int(parts[2]), parts[3], int(parts[4]), parts[5])
 

@@ -82,10 +82,21 @@ def test_never_is_used_up_after_the_first_try() -> None:
 
 
 def test_a_huge_number_of_tries_does_not_overflow() -> None:
-    assert exponential(10**9, factor=10).delay_before(10**9, chance=0.0) == 60
+    assert exponential(10**9, factor=1000).delay_before(10**9, chance=0.0) == 60
 
 
-@pytest.mark.parametrize("wrong", [{"retries": -1}, {"delay": -0.1}, {"factor": 0.5}, {"cap": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"retries": -1},
+        {"delay": -0.1},
+        {"factor": 0.5},
+        {"cap": -1},
+        {"factor": 1001},
+        {"delay": float("nan")},
+        {"cap": float("nan")},
+    ],
+)
 def test_a_policy_out_of_range_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(DefinitionError) as refused:
         RetryPolicy(**{"retries": 1, "delay": 1.0} | wrong)  # type: ignore[arg-type]

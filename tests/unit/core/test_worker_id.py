@@ -25,7 +25,9 @@ def test_two_workers_never_share_an_id(one: WorkerId, other: WorkerId) -> None:
     assert (str(one) == str(other)) == (one == other)
 
 
-@pytest.mark.parametrize("owner", ["", "operator", "alice@host", "a:b:c:d:e:f", "host:1:2:boot:x:n", "h:-1:2:b:3:n"])
+@pytest.mark.parametrize(
+    "owner", ["", "operator", "alice@host", "a:b:c:d:e:f", "host:1:2:boot:x:n", "h:-1:2:b:3:n", "h:²:2:b:3:n"]
+)
 def test_an_owner_that_is_no_worker_is_not_taken_for_one(owner: str) -> None:
     assert parse_worker_id(owner) is None
     assert label_of(owner) == owner

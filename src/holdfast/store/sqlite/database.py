@@ -30,7 +30,8 @@ class Database:
         self._read_only = read_only
         self._write_lock = threading.RLock()
         self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: dict[threading.Thread, sqlite3.Connection] = {}
+        self._readers_lock = threading.Lock()
         if not read_only:
             prepare_file(path)
         self._refuse_foreign_file()
@@ -74,13 +75,16 @@ class Database:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self._connect()
-            self._readers.append(connection)
+            with self._readers_lock:
+                for thread in [thread for thread in self._readers if not thread.is_alive()]:
+                    self._readers.pop(thread).close()
+                self._readers[threading.current_thread()] = connection
         return connection
 
     def close(self) -> None:
         """Close every connection."""
         with self._write_lock:
-            for connection in [*self._readers, self._writer]:
+            for connection in [*self._readers.values(), self._writer]:
                 connection.close()
             self._readers.clear()
 

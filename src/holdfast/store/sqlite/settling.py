@@ -12,7 +12,7 @@ from holdfast.core.states import (
     ExecutionStatus,
     JobState,
 )
-from holdfast.errors import CycleError
+from holdfast.errors import CycleError, JobNotFoundError
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import End, Journaled
 from holdfast.store.sqlite.session import Session, to_json
@@ -23,7 +23,7 @@ SETTLED = frozenset({Disposition.FAILED, Disposition.QUARANTINED})
 def end_execution(session: Session, end: End, *, status: ExecutionStatus, actor: str) -> None:
     """Abort a live execution through the dispositions of `end.path`; the caller has passed the fence."""
     if end.wait_for is not None:
-        _refuse_waiting_for_itself(session, end.job_id, end.wait_for)
+        _refuse_waiting_for_ever(session, end.job_id, end.wait_for)
     if end.forget_steps:
         session.run("forget_steps", job_id=end.job_id, position=0)
     _abort(session, end, status=status, actor=actor)
@@ -158,6 +158,8 @@ def _hold_after(session: Session, end: End) -> tuple[str, str | None]:
     return "none", None
 
 
-def _refuse_waiting_for_itself(session: Session, job_id: str, target: str) -> None:
+def _refuse_waiting_for_ever(session: Session, job_id: str, target: str) -> None:
+    if session.first("job_state", job_id=target) is None:
+        raise JobNotFoundError(target)
     if job_id in {row[0] for row in session.run("waits_on", job_id=target)}:
         raise CycleError(f"job {job_id} would wait for {target}, which waits for it", hint="wait for a child instead")

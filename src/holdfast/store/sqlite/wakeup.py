@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import threading
 from pathlib import Path
 
 from holdfast.store.identifiers import new_ulid
@@ -61,22 +62,25 @@ class FifoNotifier:
         self._directory = directory
         self._changed = -1
         self._open: dict[str, int] = {}
+        self._lock = threading.Lock()
 
     def notify(self) -> None:
         """Wake every listener, in this process and in others."""
-        self._refresh()
-        for name, descriptor in list(self._open.items()):
-            try:
-                os.write(descriptor, b".")
-            except BlockingIOError:
-                pass  # full: it will wake anyway
-            except OSError:
-                self._forget(name, gone=True)
+        with self._lock:
+            self._refresh()
+            for name, descriptor in list(self._open.items()):
+                try:
+                    os.write(descriptor, b".")
+                except BlockingIOError:
+                    pass  # full: it will wake anyway
+                except OSError:
+                    self._forget(name, gone=True)
 
     def close(self) -> None:
         """Let go of all listeners."""
-        for name in list(self._open):
-            self._forget(name, gone=False)
+        with self._lock:
+            for name in list(self._open):
+                self._forget(name, gone=False)
 
     def _refresh(self) -> None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, assert_never
 
 from holdfast.core.states import ExecutionStatus, JobState
-from holdfast.errors import BadInput, CycleError, LeaseLost, StoreUnavailable
+from holdfast.errors import BadInput, CycleError, JobNotFoundError, LeaseLost, StoreUnavailable
 from holdfast.store.messages import (
     Begin,
     Commit,
@@ -104,7 +104,7 @@ def write(session: Session, batch: Sequence[Write], *, worker_id: str) -> list[R
         if index not in answers:
             try:
                 answers[index] = None if _write_one(session, one, worker_id) else LeaseLost(one.exec_id)
-            except CycleError as error:
+            except (CycleError, JobNotFoundError) as error:
                 answers[index] = error
     return [answers[index] for index in range(len(batch))]
 

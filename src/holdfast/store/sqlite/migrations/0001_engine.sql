@@ -173,6 +173,41 @@ BEGIN
     SELECT raise(ABORT, 'holdfast: a job starts as pending, with no attempts');
 END;
 
+-- INSERT OR REPLACE deletes the old row without firing delete triggers, so it is refused before it does.
+CREATE TRIGGER jobs_are_not_replaced BEFORE INSERT ON jobs
+WHEN EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = NEW.job_id)
+    OR (NEW.key IS NOT NULL AND EXISTS (
+        SELECT 1 FROM jobs AS j WHERE j.flow = NEW.flow AND j.key = NEW.key AND j.state IN ('pending', 'running')
+    ))
+BEGIN
+    SELECT raise(ABORT, 'holdfast: a job with this id, or an unfinished one with this key, exists already');
+END;
+
+CREATE TRIGGER journal_is_not_replaced BEFORE INSERT ON journal
+WHEN EXISTS (SELECT 1 FROM journal AS j WHERE j.job_id = NEW.job_id AND j.seq = NEW.seq)
+BEGIN
+    SELECT raise(ABORT, 'holdfast: the journal is append-only');
+END;
+
+CREATE TRIGGER requests_are_not_replaced BEFORE INSERT ON requests
+WHEN EXISTS (SELECT 1 FROM requests AS r WHERE r.job_id = NEW.job_id)
+BEGIN
+    SELECT raise(ABORT, 'holdfast: a request does not change');
+END;
+
+CREATE TRIGGER executions_are_not_replaced BEFORE INSERT ON executions
+WHEN EXISTS (SELECT 1 FROM executions AS e WHERE e.exec_id = NEW.exec_id)
+    OR EXISTS (SELECT 1 FROM executions AS e WHERE e.job_id = NEW.job_id AND e.status IN ('leased', 'in_progress'))
+BEGIN
+    SELECT raise(ABORT, 'holdfast: an execution is not replaced');
+END;
+
+CREATE TRIGGER pruned_is_not_replaced BEFORE INSERT ON pruned
+WHEN EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = NEW.job_id)
+BEGIN
+    SELECT raise(ABORT, 'holdfast: the record of pruned jobs is append-only');
+END;
+
 CREATE TRIGGER jobs_state_is_projection BEFORE UPDATE OF state ON jobs
 WHEN NEW.state <> (SELECT p.state FROM job_projection AS p WHERE p.job_id = NEW.job_id)
 BEGIN
