@@ -29,6 +29,10 @@ def load_flows(reference: str) -> list[Flow[Any, Any]]:
         if isinstance(flow, Pipeline):
             # The list grows while it is walked, so that the stages of stages are found, too.
             flows += [stage for stage in flow.stages.values() if all(stage is not known for known in flows)]
+    names = [flow.name for flow in flows]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SettingsError(f"--app: two flows are named {twice[0]!r}", hint="rename one of them")
     return flows
 
 

@@ -78,7 +78,8 @@ def _add_global_options(command: click.Command) -> None:
 
 
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    own, shared = [], []
+    own: list[tuple[str, str]] = []
+    shared: list[tuple[str, str]] = []
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is not None:

@@ -52,6 +52,12 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
         print(f"{name.ljust(width)}  {value}")
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """One line each."""
+    for line in lines:
+        print(cell(line))
+
+
 def cell(value: object) -> str:
     """A value as one line of text in which nothing can steer the terminal."""
     if value is None or value == "":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -56,8 +55,8 @@ class Settings:
 
 def default_state() -> str:
     """$XDG_STATE_HOME/holdfast: the same from every directory, so that operators find what workers use."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return str(Path(base) / "holdfast")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(base, "holdfast")
 
 
 def default_actor() -> str:

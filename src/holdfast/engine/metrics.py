@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -18,6 +19,7 @@ from holdfast.store.protocol import Store
 log = logging.getLogger("holdfast.metrics")
 
 READ_TIMEOUT = 5.0
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 _BOUNDS = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
 
 
@@ -114,7 +116,7 @@ class MetricsServer:
         self._collector.close()
 
 
-def _counts(name: str, text: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], int]) -> Metric:
+def _counts(name: str, text: str, labels: Labels, counts: Mapping[Labels, int]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     # Copied in one go, because the worker's threads go on counting meanwhile.
     for values, count in dict(counts).items():

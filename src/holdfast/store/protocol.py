@@ -153,7 +153,6 @@ class Store(Protocol):
         flow: str | None = None,
         queue: str | None = None,
         key: str | None = None,
-        parent: str | None = None,
         limit: int = 100,
     ) -> list[JobRecord]:
         """Jobs, newest first."""

@@ -61,9 +61,12 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction: all reads in it see one state of the database."""
+        """A read transaction: all reads in it see one state of the database, also those of one inside another."""
         with translated_errors(self.path):
             connection = self.reader()
+            if connection.in_transaction:
+                yield connection
+                return
             connection.execute("BEGIN")
             try:
                 yield connection

@@ -422,3 +422,32 @@ UPDATE jobs SET state = :state WHERE job_id = :job_id;
 -- name: journaled_state
 -- What the journal says.
 SELECT job_to FROM journal WHERE job_id = :job_id ORDER BY seq DESC LIMIT 1;
+
+-- name: taken_job_id
+-- An id of the batch that is in use already.
+SELECT j.job_id FROM json_each(:batch) AS w CROSS JOIN jobs AS j ON j.job_id = w.value LIMIT 1;
+
+-- name: delete_children
+-- Of a pruned job, in both directions.
+DELETE FROM children WHERE parent = :job_id OR job_id = :job_id;
+
+-- name: delete_steps
+-- Of a pruned job.
+DELETE FROM steps WHERE job_id = :job_id;
+
+-- name: delete_requests
+-- Of a pruned job.
+DELETE FROM requests WHERE job_id = :job_id;
+
+-- name: delete_executions
+-- Of a pruned job.
+DELETE FROM executions WHERE job_id = :job_id;
+
+-- name: delete_journal
+-- Of a pruned job; its head is in pruned.
+DELETE FROM journal WHERE job_id = :job_id;
+
+-- name: delete_job
+-- And the job itself.
+DELETE FROM jobs WHERE job_id = :job_id;
+

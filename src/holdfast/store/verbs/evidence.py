@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import assert_never
 
 from holdfast.store.messages import (
@@ -17,18 +16,18 @@ from holdfast.store.messages import (
     RewindTo,
     Write,
 )
-from holdfast.store.sqlite.session import SQL
+from holdfast.store.session import Session
 
 
-def is_durable(connection: sqlite3.Connection, one: Write) -> bool:
+def is_durable(session: Session, one: Write) -> bool:
     """True if the database shows that this write was applied."""
-    row = connection.execute(SQL["evidence"], {"exec_id": one.exec_id}).fetchone()
+    row = session.run("evidence", exec_id=one.exec_id).fetchone()
     if row is None:
         return False
     status, tries, position, ending = row
     match one:
         case FinishStep():
-            return bool(_finished_by(connection, one.job_id, one.position, one.exec_id))
+            return bool(session.first("evidence_step", job_id=one.job_id, position=one.position, exec_id=one.exec_id))
         case Commit():
             return status in ("committed", "done")
         case Finish():
@@ -42,14 +41,7 @@ def is_durable(connection: sqlite3.Connection, one: Write) -> bool:
         case RecordTry():
             return bool(position == one.position and tries >= one.tries)
         case RewindTo():
-            return not connection.execute(
-                SQL["evidence_unwound"], {"job_id": one.job_id, "position": one.position}
-            ).fetchone()[0]
+            return not session.first("evidence_unwound", job_id=one.job_id, position=one.position)
         case ReportProgress():
             return True  # losing one report loses nothing
     assert_never(one)
-
-
-def _finished_by(connection: sqlite3.Connection, job_id: str, position: int, exec_id: str) -> bool:
-    parameters = {"job_id": job_id, "position": position, "exec_id": exec_id}
-    return bool(connection.execute(SQL["evidence_step"], parameters).fetchone()[0])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.core.ending import CARRYING_CODES, CLEANUP_POSITION, INTERRUPTING_CODES, EndCode, path_after_crash
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
 from holdfast.core.worker_id import label_of
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import Claim, End, Held, Journaled, Recovered
-from holdfast.store.sqlite.rows import job_of
-from holdfast.store.sqlite.session import Session, to_json
-from holdfast.store.sqlite.settling import end_execution, release_after_success
+from holdfast.store.rows import job_of
+from holdfast.store.session import Session, to_json
+from holdfast.store.verbs.settling import end_execution, release_after_success
 
 RECOVERY_BATCH = 500
 
@@ -98,11 +98,6 @@ def extend_leases(session: Session, *, worker_id: str, lease_ms: int) -> list[He
     """Renew what has not run out; a lease that has is no longer ours to renew."""
     session.run("extend_leases", worker=worker_id, expires=session.now + lease_ms, now=session.now)
     return [Held(exec_id, reason) for exec_id, reason in session.run("held", worker=worker_id, now=session.now)]
-
-
-def dead_owners(owners: Mapping[str, int], is_dead: Callable[[str], bool]) -> list[str]:
-    """Those whose process is gone."""
-    return [owner for owner in owners if is_dead(owner)]
 
 
 def recover(session: Session, *, dead: Sequence[str], actor: str) -> list[Recovered]:

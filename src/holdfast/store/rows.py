@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.core.records import ExecutionRecord, JobRecord, JournalEntry, QueueRecord, StepRecord
+from holdfast.store.session import Rows
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -18,7 +18,7 @@ JOB_COLUMNS = (
 ).split()
 
 
-def record_of(kind: type[Record], cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> Record:
+def record_of(kind: type[Record], cursor: Rows, row: tuple[Any, ...]) -> Record:
     """A row, by the names of its columns. Values a careless hand has spoiled raise ValidationError."""
     return msgspec.convert(dict(zip((c[0] for c in cursor.description), row, strict=True)), kind, strict=False)
 
@@ -28,26 +28,26 @@ def job_of(row: tuple[Any, ...]) -> JobRecord:
     return msgspec.convert(dict(zip(JOB_COLUMNS, row, strict=True)), JobRecord)
 
 
-def jobs_of(cursor: sqlite3.Cursor) -> list[JobRecord]:
+def jobs_of(cursor: Rows) -> list[JobRecord]:
     """All rows of jobs."""
     return [job_of(row) for row in cursor]
 
 
-def executions_of(cursor: sqlite3.Cursor) -> list[ExecutionRecord]:
+def executions_of(cursor: Rows) -> list[ExecutionRecord]:
     """All rows of executions."""
     return [record_of(ExecutionRecord, cursor, row) for row in cursor]
 
 
-def steps_of(cursor: sqlite3.Cursor) -> list[StepRecord]:
+def steps_of(cursor: Rows) -> list[StepRecord]:
     """All rows of steps."""
     return [record_of(StepRecord, cursor, row) for row in cursor]
 
 
-def queues_of(cursor: sqlite3.Cursor) -> list[QueueRecord]:
+def queues_of(cursor: Rows) -> list[QueueRecord]:
     """All rows of queues."""
     return [record_of(QueueRecord, cursor, row) for row in cursor]
 
 
-def journal_of(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> JournalEntry:
+def journal_of(cursor: Rows, row: tuple[Any, ...]) -> JournalEntry:
     """A row of the journal."""
     return record_of(JournalEntry, cursor, row)

@@ -15,7 +15,7 @@ from holdfast.core.states import (
 from holdfast.errors import CycleError, JobNotFoundError
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import End, Journaled
-from holdfast.store.sqlite.session import Session, to_json
+from holdfast.store.session import Session, to_json
 
 SETTLED = frozenset({Disposition.FAILED, Disposition.QUARANTINED})
 

@@ -1,4 +1,4 @@
-"""Forgetting finished jobs, and copying the database while others work."""
+"""Copying the database while others work."""
 
 from __future__ import annotations
 
@@ -8,21 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.errors import SettingsError
-from holdfast.store.sqlite.rows import jobs_of
-from holdfast.store.sqlite.session import Session
-
-TABLES = ("steps", "requests", "executions", "journal", "jobs")
-
-
-def prune(session: Session, *, before: int, limit: int, actor: str) -> list[str]:
-    """Remove ended jobs whole; the head of each journal is put on record first, in the same transaction."""
-    jobs = jobs_of(session.run("prunable", before=before, limit=limit))
-    for job in jobs:
-        session.run("insert_pruned", job_id=job.job_id, actor=actor, now=session.now)
-        session.connection.execute("DELETE FROM children WHERE parent = ? OR job_id = ?", (job.job_id, job.job_id))
-        for table in TABLES:
-            session.connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job.job_id,))
-    return [job.job_id for job in jobs]
 
 
 def backup(connection: sqlite3.Connection, target: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.ending import EndCode
 from holdfast.core.states import JobState
 from holdfast.errors import BadInput, CycleError, JobNotFoundError
 from holdfast.store.messages import Journaled, NewJob, Submitted
-from holdfast.store.sqlite.session import Session, to_json
-from holdfast.store.sqlite.settling import take_out_waiting
+from holdfast.store.session import Session, to_json
+from holdfast.store.verbs.settling import take_out_waiting
 
 ENDED_WITHOUT_SUCCESS = (JobState.FAILED, JobState.QUARANTINED)
 
@@ -84,10 +83,10 @@ def _insert(session: Session, fresh: Sequence[NewJob], rows: Sequence[tuple[obje
         session.run("insert_definitions", fingerprint=fingerprint, flow=flow, definition=definition, now=session.now)
     for name in {job.queue for job in fresh}:
         session.run("insert_queue", name=name)
-    try:
-        session.run("insert_jobs", batch=to_json(rows), now=session.now)
-    except sqlite3.IntegrityError as error:
-        raise BadInput(f"a job with one of these ids exists already: {error}") from error
+    taken = session.first("taken_job_id", batch=to_json([job.job_id for job in fresh]))
+    if taken is not None or len({job.job_id for job in fresh}) < len(fresh):
+        raise BadInput(f"a job with the id {taken} exists already" if taken else "two jobs have the same id")
+    session.run("insert_jobs", batch=to_json(rows), now=session.now)
     session.run("insert_requests", batch=to_json([(job.job_id, job.request) for job in fresh]))
     for job in fresh:
         session.journal(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
 from typing import Any, TypeVar, assert_never
 
@@ -24,10 +23,10 @@ from holdfast.store.messages import (
     Submitted,
     Write,
 )
-from holdfast.store.sqlite.claiming import finish, journal_begin
-from holdfast.store.sqlite.session import Session, to_json
-from holdfast.store.sqlite.settling import end_execution
-from holdfast.store.sqlite.submitting import submit
+from holdfast.store.session import Rows, Session, to_json
+from holdfast.store.verbs.claiming import finish, journal_begin
+from holdfast.store.verbs.settling import end_execution
+from holdfast.store.verbs.submitting import submit
 
 Result = Exception | None
 W = TypeVar("W")
@@ -38,7 +37,7 @@ _TRANSACTION_CONTROL = re.compile(
 )
 
 
-class SqliteTransaction:
+class EffectTransaction:
     """What a commit step writes through. A savepoint is set at its first use, so unused ones cost nothing."""
 
     def __init__(self, session: Session, actor: str) -> None:
@@ -47,15 +46,18 @@ class SqliteTransaction:
         self._savepoint = False
         self._journal_mark = session.journal_mark()
 
-    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+    def execute(self, sql: str, parameters: Any = ()) -> Rows:
         """Run one statement."""
         self._prepare(sql)
         return self._session.connection.execute(sql, parameters)
 
-    def executemany(self, sql: str, parameters: Any) -> sqlite3.Cursor:
+    def executemany(self, sql: str, parameters: Any) -> Rows | None:
         """Run one statement for each set of parameters."""
         self._prepare(sql)
-        return self._session.connection.executemany(sql, parameters)
+        rows: Rows | None = None
+        for one in parameters:
+            rows = self._session.connection.execute(sql, one)
+        return rows
 
     def submit_job(self, job: NewJob) -> Submitted:
         """Submit a job that exists only if this transaction commits."""
@@ -69,8 +71,6 @@ class SqliteTransaction:
 
     def undo(self) -> None:
         """The effect has failed: take back what it wrote, and nothing else of the batch."""
-        if not self._session.connection.in_transaction:
-            raise StoreUnavailable("the database gave up the whole transaction during a commit step")
         if self._savepoint:
             self._session.connection.execute("ROLLBACK TO effect")
             self._session.connection.execute("RELEASE effect")
@@ -168,7 +168,7 @@ def _commit(
 def _apply_effect(session: Session, one: Commit, worker_id: str) -> tuple[Result, str | None]:
     if one.effect is None:
         return None, one.response
-    transaction = SqliteTransaction(session, worker_id)
+    transaction = EffectTransaction(session, worker_id)
     try:
         response = one.effect(transaction)
     except Exception as error:

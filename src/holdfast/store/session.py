@@ -2,45 +2,89 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.core.chain import GENESIS, entry_hash
 from holdfast.core.states import JobState
 from holdfast.store.messages import Journaled
-from holdfast.store.statements import load_statements
-
-SQL = load_statements("holdfast.store.sqlite")
 
 _encode = msgspec.json.Encoder().encode
 
 
 def to_json(value: object) -> str:
-    """A batch as SQLite's JSON functions want it."""
+    """A batch as the JSON functions of the database want it."""
     return _encode(value).decode()
 
 
+class Rows(Protocol):
+    """The answer of a statement."""
+
+    @property
+    def description(self) -> Any:
+        """The columns, each beginning with its name."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rows that have not been fetched."""
+        ...
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+        ...
+
+
+class Connection(Protocol):
+    """As much of a database connection as the verbs need."""
+
+    def execute(self, sql: Any, parameters: Any = ..., /) -> Rows:
+        """Run one statement."""
+        ...
+
+
 class Session:
-    """A write transaction of the store. Entries given to `journal` are appended, in order, when it ends."""
+    """A transaction of the store. Entries given to `journal` are appended, in order, when it ends."""
 
-    __slots__ = ("_entries", "changed_work", "connection", "now")
+    __slots__ = ("_entries", "_sql", "changed_work", "connection", "now")
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: Connection, sql: Mapping[str, str], now: int) -> None:
         self.connection = connection
         self.now = now
+        self._sql = sql
         self.changed_work = False
         self._entries: list[Journaled] = []
 
-    def run(self, statement: str, **parameters: Any) -> sqlite3.Cursor:
+    def run(self, statement: str, **parameters: Any) -> Rows:
         """Execute a statement of queries.sql by its name."""
-        return self.connection.execute(SQL[statement], parameters)
+        return self.connection.execute(self._sql[statement], parameters)
 
     def first(self, statement: str, **parameters: Any) -> Any:
         """The first column of the first row, or None; the statement is run to its end."""
         rows = self.run(statement, **parameters).fetchall()
         return rows[0][0] if rows else None
+
+    def select_jobs(self, where: Mapping[str, str], limit: int) -> Rows:
+        """Jobs whose columns have these values, newest first."""
+        conditions = [f"{column} = :{column}" for column in where]
+        if where.get("state", JobState.SUCCEEDED) != JobState.SUCCEEDED:
+            conditions.append("state <> 'succeeded'")  # lets the index of unsettled jobs be used
+        sql = f"SELECT * FROM jobs WHERE {' AND '.join(conditions) or 'true'} ORDER BY job_id DESC LIMIT :limit"  # noqa: S608
+        return self.connection.execute(self.in_dialect(sql), {**where, "limit": limit})
+
+    def in_dialect(self, sql: str) -> str:
+        """A statement with `:name` parameters as this database wants it."""
+        return sql
+
+    def lock_jobs(self, job_ids: Sequence[str]) -> None:
+        """Keep others from changing these jobs until the end of the transaction, where that is not so anyway."""
+        if "lock_jobs" in self._sql:
+            self.run("lock_jobs", batch=to_json(job_ids))
 
     def journal(self, entry: Journaled) -> None:
         """Have this change journaled in the transaction that makes it."""

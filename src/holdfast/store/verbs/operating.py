@@ -13,9 +13,9 @@ from holdfast.errors import (
     StateTransitionRaceError,
 )
 from holdfast.store.messages import End, Journaled
-from holdfast.store.sqlite.rows import executions_of, job_of
-from holdfast.store.sqlite.session import Session
-from holdfast.store.sqlite.settling import (
+from holdfast.store.rows import executions_of, job_of
+from holdfast.store.session import Session
+from holdfast.store.verbs.settling import (
     change_disposition,
     end_execution,
     release_after_failure,

@@ -1,0 +1,183 @@
+"""`holdfast flows …`: what is registered, how it looks, and what a deploy would do to the jobs under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.apps import load_flows
+from holdfast.cli.command import Group
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.opening import app_flows, database_file, opened
+from holdfast.cli.output import note, print_table, show
+from holdfast.cli.settings import Settings
+from holdfast.core import diagram
+from holdfast.core.diagram import DiagramFormat
+from holdfast.core.flow import Definition, Flow, incompatibility
+from holdfast.core.records import JobRecord, WorkerRecord
+from holdfast.core.states import UNFINISHED_STATES, JobState
+from holdfast.errors import BadInput, UnknownFlowError
+from holdfast.store.protocol import Store
+
+UNLIMITED = 1 << 40
+
+
+class ListedFlow(msgspec.Struct, frozen=True):
+    """A flow, and who knows it."""
+
+    flow: str
+    version: str
+    fingerprint: str
+    steps: tuple[str, ...]
+    in_app: bool
+    workers: int
+
+
+class DoomedJob(msgspec.Struct, frozen=True):
+    """A job that could not go on under the definitions of the app."""
+
+    job_id: str
+    flow: str
+    state: JobState
+    reason: str
+
+
+@click.group(cls=Group)
+def flows() -> None:
+    """List, draw and compare flows."""
+
+
+@flows.command("list")
+@click.pass_obj
+def list_flows(settings: Settings) -> None:
+    """List the flows of the app, and those that jobs in the store are pinned to."""
+    known = load_flows(settings.app) if settings.app else []
+    listed = _listed(settings, known)
+    rows = [
+        (
+            each.flow,
+            each.version,
+            each.fingerprint,
+            "yes" if each.in_app else "no",
+            each.workers,
+            " → ".join(each.steps),
+        )
+        for each in listed
+    ]
+    columns = ("flow", "version", "fingerprint", "in app", "workers", "steps")
+    show(settings, {"flows": listed}, lambda: print_table(columns, rows))
+
+
+@flows.command()
+@click.argument("flow", required=False)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice([each.value for each in DiagramFormat]),
+    default="text",
+    show_default=True,
+    help="How to draw.",
+)
+@click.option("--executions", is_flag=True, help="Without a flow: draw the life of an execution, not of a job.")
+@click.pass_obj
+def graph(settings: Settings, flow: str | None, format_name: str, executions: bool) -> None:
+    """Draw a flow, or without one the life of a job.
+
+    A flow needs --app.
+    """
+    if flow is not None and executions:
+        raise BadInput("a flow and --executions are both given", hint="give one of them")
+    kind = DiagramFormat(format_name)
+    if flow is not None:
+        drawing = diagram.flow_graph(_chosen(app_flows(settings), flow), kind)
+    else:
+        drawing = diagram.executions(kind) if executions else diagram.lifecycle(kind)
+    data = {"flow": flow, "format": format_name, "diagram": drawing}
+    show(settings, data, lambda: print(drawing, end=""))
+
+
+@flows.command()
+@click.pass_obj
+def plan(settings: Settings) -> int:
+    """List unfinished jobs that the flows of the app would quarantine.
+
+    Needs --app. Run it with the new code before a deploy; nothing is changed. Ends with 7 if there are such jobs.
+    """
+    registered = {flow.name: flow for flow in app_flows(settings)}
+    with opened(settings, read_only=True) as store:
+        unfinished = [job for state in sorted(UNFINISHED_STATES) for job in store.jobs(state=state, limit=UNLIMITED)]
+        doomed = list(_doomed(store, registered, unfinished))
+    strangers = sorted({job.flow for job in unfinished} - set(registered))
+    data = {"unfinished": len(unfinished), "would_quarantine": doomed, "unregistered_flows": strangers}
+    rows = [(each.job_id, each.flow, each.state, each.reason) for each in doomed]
+    show(settings, data, lambda: print_table(("job", "flow", "state", "reason"), rows) if rows else None)
+    note(settings, f"{len(doomed)} of {len(unfinished)} unfinished job(s) would be quarantined")
+    for name in strangers:
+        note(settings, f"flow {name} has unfinished jobs and is not in the app: they wait for a worker that has it")
+    return ExitCode.FINDINGS if doomed else ExitCode.OK
+
+
+def _doomed(store: Store, registered: dict[str, Flow[Any, Any]], jobs: Sequence[JobRecord]) -> Iterator[DoomedJob]:
+    pinned = {key: msgspec.json.decode(text, type=Definition) for key, text in store.definitions().items()}
+    for job in jobs:
+        flow = registered.get(job.flow)
+        if flow is None:
+            continue
+        why = _obstacle(store, flow, job, pinned[job.fingerprint])
+        if why is not None:
+            yield DoomedJob(job.job_id, job.flow, job.state, why)
+
+
+def _obstacle(store: Store, flow: Flow[Any, Any], job: JobRecord, old: Definition) -> str | None:
+    """Why the worker would refuse the job; it looks at the same things in the same order."""
+    steps = store.steps(job.job_id)
+    try:
+        msgspec.json.decode(store.request(job.job_id), type=flow.request_type)
+        if steps:
+            msgspec.json.decode(steps[-1].response, type=flow.response_type)
+    except msgspec.MsgspecError as error:
+        return f"its request or response does not decode: {error}"
+    # A job on its way down needs its cleanup only.
+    if job.ending is not None or job.fingerprint == flow.fingerprint:
+        return None
+    return incompatibility([step.step for step in steps], old, flow.definition)
+
+
+def _listed(settings: Settings, known: Sequence[Flow[Any, Any]]) -> list[ListedFlow]:
+    definitions, workers = _stored(settings, is_needed=not known)
+    for flow in known:
+        definitions[flow.fingerprint] = flow.definition
+    in_app = {flow.fingerprint for flow in known}
+    listed = [
+        ListedFlow(
+            flow=each.flow,
+            version=each.version,
+            fingerprint=fingerprint,
+            steps=each.steps,
+            in_app=fingerprint in in_app,
+            workers=sum(each.flow in worker.flows for worker in workers),
+        )
+        for fingerprint, each in definitions.items()
+    ]
+    return sorted(listed, key=lambda each: (each.flow, not each.in_app, each.fingerprint))
+
+
+def _stored(settings: Settings, *, is_needed: bool) -> tuple[dict[str, Definition], list[WorkerRecord]]:
+    """What the store knows of flows; a store that is not there yet is no obstacle if the app is."""
+    path = database_file(settings)
+    if not is_needed and path is not None and not path.exists():
+        return {}, []
+    with opened(settings, read_only=True) as store:
+        encoded = store.definitions()
+        return {key: msgspec.json.decode(text, type=Definition) for key, text in encoded.items()}, store.workers()
+
+
+def _chosen(known: Sequence[Flow[Any, Any]], name: str) -> Flow[Any, Any]:
+    for flow in known:
+        if flow.name == name:
+            return flow
+    names = ", ".join(sorted(flow.name for flow in known))
+    raise UnknownFlowError(f"flow {name!r} is not registered", hint=f"registered here: {names}")

@@ -1,0 +1,111 @@
+"""`holdfast check`, `repair` and `stalled`: the guard, on command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from holdfast.cli.command import Command
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.opening import opened
+from holdfast.cli.output import note, print_lines, print_table, show, time_of
+from holdfast.cli.settings import Settings
+from holdfast.core.records import ExecutionRecord
+from holdfast.core.repair_plan import RepairAction, RepairKind
+from holdfast.core.stall import StallVerdict
+from holdfast.core.worker_id import label_of
+from holdfast.errors import BadInput, ReasonRequiredError
+from holdfast.guard import repair as repairing
+from holdfast.guard import watch
+from holdfast.guard.check import check as check_store
+from holdfast.store.protocol import Store
+
+
+@click.command(cls=Command)
+@click.option("--deep", is_flag=True, help="Read every page of the database as well.")
+@click.pass_obj
+def check(settings: Settings, deep: bool) -> int:
+    """Check every invariant and report every finding.
+
+    Nothing is changed. Ends with 7 if anything was found.
+    """
+    with opened(settings, read_only=True) as store:
+        findings = check_store(store, deep=deep)
+    rows = [(finding.severity, finding.code, finding.subject, finding.message) for finding in findings]
+    show(
+        settings,
+        {"findings": findings},
+        lambda: print_table(("severity", "code", "subject", "message"), rows) if rows else None,
+    )
+    note(settings, f"{len(findings)} finding(s)" if findings else "nothing is wrong")
+    return ExitCode.FINDINGS if findings else ExitCode.OK
+
+
+@click.command(cls=Command)
+@click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
+@click.pass_obj
+def repair(settings: Settings, dry_run: bool) -> int:
+    """Repair what legal transitions can repair.
+
+    Says what it cannot repair, and then ends with 7. With --dry-run it ends with 7 if there is anything to do.
+    """
+    with opened(settings, read_only=dry_run) as store:
+        actions = repairing.plan(store)
+        lines = [] if dry_run else repairing.apply(store, actions, actor=settings.actor)
+    data = {"actions": actions, "done": lines, "dry_run": dry_run}
+    show(settings, data, lambda: _print_plan(actions) if dry_run else print_lines(lines))
+    note(settings, "nothing was changed" if dry_run and actions else f"{len(actions)} action(s)")
+    is_left = any(dry_run or action.kind is RepairKind.UNREPAIRABLE for action in actions)
+    return ExitCode.FINDINGS if is_left else ExitCode.OK
+
+
+@click.command(cls=Command)
+@click.option("--recover", is_flag=True, help="Stop the stalled ones, and let their jobs try again.")
+@click.option("--reason", metavar="TEXT", help="Why; needed with --recover, and goes into the journal.")
+@click.pass_obj
+def stalled(settings: Settings, recover: bool, reason: str | None) -> int:
+    """List running jobs without progress; recover them.
+
+    Slow ones have used up half of their patience, stalled ones all of it. Ends with 7 if there are stalled ones left.
+    """
+    if reason is not None and not recover:
+        raise BadInput("--reason is given without --recover", hint="give both, or neither")
+    if recover and not (reason or "").strip():
+        raise ReasonRequiredError("--recover needs --reason", hint="say why: it goes into the journal")
+    with opened(settings, read_only=not recover) as store:
+        found = [(one, verdict, store.last_progress(one.exec_id)) for one, verdict in watch.stalled(store)]
+        recovered = _recover(settings, store, str(reason).strip()) if recover else []
+    data = {"stalled": [_data(*each) for each in found], "recovered": recovered}
+    rows = [_row(*each) for each in found]
+    show(settings, data, lambda: print_table(("job", "verdict", "owner", "last progress", "progress"), rows))
+    for job_id in recovered:
+        note(settings, f"recovered job {job_id}")
+    left = {e.job_id for e, verdict, _ in found if verdict is StallVerdict.STALLED} - set(recovered)
+    return ExitCode.FINDINGS if left else ExitCode.OK
+
+
+def _recover(settings: Settings, store: Store, reason: str) -> list[str]:
+    # The journal has one place for who it was: the reason goes with it.
+    return watch.stop_stalled(store, actor=f"{settings.actor} ({reason})")
+
+
+def _print_plan(actions: Sequence[RepairAction]) -> None:
+    rows = [(action.kind, action.job_id, action.from_state, action.to_state, action.why) for action in actions]
+    if rows:
+        print_table(("action", "job", "from", "to", "why"), rows)
+
+
+def _data(execution: ExecutionRecord, verdict: StallVerdict, progressed_at: int | None) -> dict[str, object]:
+    return {
+        "job_id": execution.job_id,
+        "exec_id": execution.exec_id,
+        "verdict": verdict,
+        "owner": label_of(execution.lease_owner),
+        "progressed_at": progressed_at,
+    }
+
+
+def _row(execution: ExecutionRecord, verdict: StallVerdict, progressed_at: int | None) -> tuple[object, ...]:
+    owner = label_of(execution.lease_owner)
+    return (execution.job_id, verdict, owner, time_of(progressed_at), execution.progress)

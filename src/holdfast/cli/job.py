@@ -1,0 +1,252 @@
+"""`holdfast job …`: one job, looked at and steered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.cli.command import Group
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.opening import opened, opened_client
+from holdfast.cli.output import cell, note, print_fields, print_table, raw, show, time_of
+from holdfast.cli.settings import Settings
+from holdfast.core.records import ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
+from holdfast.core.states import JobState
+from holdfast.core.worker_id import label_of
+from holdfast.store.protocol import Store
+from holdfast.store.results import result_of
+
+JOURNAL_TAIL = 10
+
+job_argument = click.argument("job_id", metavar="JOB")
+reason_option = click.option("--reason", required=True, metavar="TEXT", help="Why; it goes into the journal.")
+
+
+@click.group(cls=Group)
+def job() -> None:
+    """Look at one job, and steer it."""
+
+
+# --- looking ---------------------------------------------------------------------------------------------
+
+
+@job.command("show")
+@job_argument
+@click.option(
+    "--journal",
+    "entries",
+    type=click.IntRange(0),
+    default=JOURNAL_TAIL,
+    show_default=True,
+    metavar="N",
+    help="How many of the last journal entries to show.",
+)
+@click.pass_obj
+def show_job(settings: Settings, job_id: str, entries: int) -> None:
+    """Show a job: request, response, steps, executions, children, the end of its journal."""
+    with opened(settings, read_only=True) as store:
+        data = _everything(store, job_id, entries)
+    show(settings, data, lambda: _print_everything(data))
+
+
+@job.command()
+@job_argument
+@click.pass_obj
+def explain(settings: Settings, job_id: str) -> None:
+    """Say why a job is where it is: a stable code, and a sentence.
+
+    With --app it also knows how many tries a step is allowed.
+    """
+    with opened_client(settings, read_only=True) as client:
+        explanation = client.explain(job_id)
+    show(settings, explanation, lambda: print(f"{explanation.code}: {cell(explanation.sentence)}"))
+
+
+@job.command()
+@job_argument
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer than this.")
+@click.pass_obj
+def wait(settings: Settings, job_id: str, timeout: float | None) -> int:
+    """Wait for the end of a job and print its response; fail if it did not succeed."""
+    with opened_client(settings, read_only=True) as client:
+        result = client.wait(job_id, timeout)
+    show(settings, result_data(result), lambda: print_result(settings, result))
+    return ExitCode.OK if result.state is JobState.SUCCEEDED else ExitCode.FAILURE
+
+
+# --- steering --------------------------------------------------------------------------------------------
+
+
+@job.command()
+@job_argument
+@reason_option
+@click.pass_obj
+def retry(settings: Settings, job_id: str, reason: str) -> None:
+    """Try a failed job again, with a fresh budget of attempts."""
+    with opened_client(settings) as client:
+        client.retry(job_id, reason=reason)
+        _show_state(settings, client.store, job_id)
+
+
+@job.command()
+@job_argument
+@reason_option
+@click.pass_obj
+def cancel(settings: Settings, job_id: str, reason: str) -> None:
+    """End a job as failed, after its cleanup.
+
+    A job that runs is ended by its worker as soon as its step reaches a safe point.
+    """
+    with opened_client(settings) as client:
+        client.cancel(job_id, reason=reason)
+        _show_state(settings, client.store, job_id)
+
+
+@job.command()
+@job_argument
+@reason_option
+@click.pass_obj
+def release(settings: Settings, job_id: str, reason: str) -> None:
+    """Let a quarantined job go on, with a fresh budget of attempts."""
+    with opened_client(settings) as client:
+        client.release(job_id, reason=reason)
+        _show_state(settings, client.store, job_id)
+
+
+@job.command()
+@job_argument
+@click.argument("state_name", metavar="STATE", type=click.Choice([state.value for state in JobState]))
+@reason_option
+@click.option("--dry-run", is_flag=True, help="Show the way through the states, and change nothing.")
+@click.pass_obj
+def force(settings: Settings, job_id: str, state_name: str, reason: str, dry_run: bool) -> None:
+    """Put a job into another state, at once and without cleanup, through legal transitions only.
+
+    Success cannot be forced: only a commit makes a job succeed.
+    """
+    with opened_client(settings) as client:
+        path = client.force(job_id, JobState(state_name), reason=reason, dry_run=dry_run)
+    data = {"job_id": job_id, "path": path, "dry_run": dry_run}
+    show(settings, data, lambda: print(" → ".join(path)))
+    if dry_run:
+        note(settings, "nothing was changed")
+
+
+# --- shared ----------------------------------------------------------------------------------------------
+
+
+def result_data(result: JobResult) -> dict[str, Any]:
+    """A result as JSON; the response is part of it, not a text in it."""
+    return {**msgspec.structs.asdict(result), "response": raw(result.response)}
+
+
+def print_result(settings: Settings, result: JobResult) -> None:
+    """The response on stdout; how else it ended on stderr."""
+    if result.state is JobState.SUCCEEDED:
+        print(result.response)
+    else:
+        note(settings, f"job {result.job_id} is {result.state}: {result.reason or 'no reason recorded'}")
+
+
+def _show_state(settings: Settings, store: Store, job_id: str) -> None:
+    record = store.job(job_id)
+    data = {"job_id": job_id, "state": record.state, "cancel_reason": record.cancel_reason}
+    show(settings, data, lambda: print(record.state))
+    if record.cancel_reason is not None:
+        note(settings, "it will be ended as soon as a worker has run its cleanup")
+
+
+def _everything(store: Store, job_id: str, entries: int) -> dict[str, Any]:
+    record = store.job(job_id)
+    journal = list(store.journal(job_id))
+    return {
+        "job": record,
+        "request": raw(store.request(job_id)),
+        "result": result_data(result_of(store, job_id)),
+        "steps": [{**msgspec.structs.asdict(step), "response": raw(step.response)} for step in store.steps(job_id)],
+        "executions": store.executions(job_id),
+        "children": store.children(job_id),
+        "journal": journal[-entries:] if entries else [],
+        "journal_entries": len(journal),
+    }
+
+
+def _print_everything(data: dict[str, Any]) -> None:
+    record: JobRecord = data["job"]
+    print_fields(
+        [
+            ("job", record.job_id),
+            ("flow", f"{record.flow} ({record.fingerprint})"),
+            ("state", record.state),
+            ("key", record.key),
+            ("queue", record.queue or "-"),
+            ("priority", record.priority or None),
+            ("parent", record.parent),
+            ("run after", record.run_after),
+            ("waits for", record.waits_for),
+            ("not before", time_of(record.not_before)),
+            ("attempts", record.attempt),
+            ("failures", f"{record.failures - record.failures_forgiven} of {record.failure_limit}"),
+            ("crashes", f"{record.crashes - record.crashes_forgiven} of {record.crash_limit}"),
+            ("created", time_of(record.created_at)),
+            ("updated", time_of(record.updated_at)),
+            ("to be cancelled", record.cancel_reason),
+            ("reason", data["result"]["reason"]),
+            ("request", _text(data["request"])),
+            ("response", _text(data["result"]["response"])),
+        ]
+    )
+    _section("steps", ("#", "step", "tries", "finished", "seconds"), map(_step_row, data["steps"]))
+    columns = ("attempt", "status", "means", "owner", "code", "error")
+    _section("executions", columns, map(_execution_row, data["executions"]))
+    children = ((child.name, child.job_id, child.flow, child.state) for child in data["children"])
+    _section("children", ("name", "job", "flow", "state"), children)
+    title = f"journal (the last {len(data['journal'])} of {data['journal_entries']} entries)"
+    _section(title, JOURNAL_COLUMNS, map(journal_row, data["journal"]))
+
+
+def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:
+    listed = list(rows)
+    if listed:
+        print(f"\n{title}")
+        print_table(columns, listed)
+
+
+def _text(value: msgspec.Raw | str | None) -> str | None:
+    return bytes(value).decode() if isinstance(value, msgspec.Raw) else value
+
+
+def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
+    record = msgspec.convert({**step, "response": ""}, StepRecord)
+    seconds = (record.finished_at - record.started_at) / 1000
+    return (record.position + 1, record.step, record.tries, time_of(record.finished_at), f"{seconds:.3f}")
+
+
+def _execution_row(execution: ExecutionRecord) -> tuple[object, ...]:
+    return (
+        execution.attempt,
+        execution.status,
+        execution.disposition,
+        label_of(execution.lease_owner),
+        execution.code,
+        execution.error,
+    )
+
+
+JOURNAL_COLUMNS = ("#", "at", "who", "job", "execution", "step", "reason")
+
+
+def journal_row(entry: JournalEntry) -> tuple[object, ...]:
+    """An entry of the journal as a row of a table."""
+    changed = f"{entry.exec_from or ''} → {entry.exec_to}" if entry.exec_to else None
+    return (
+        entry.seq,
+        time_of(entry.at),
+        label_of(entry.actor),
+        f"{entry.job_from or ''} → {entry.job_to}".lstrip(),
+        changed.lstrip() if changed else None,
+        entry.step,
+        entry.reason,
+    )

@@ -1,0 +1,66 @@
+"""`holdfast jobs`: what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.cli.command import Command
+from holdfast.cli.opening import opened
+from holdfast.cli.output import note, print_table, show, time_of
+from holdfast.cli.settings import Settings
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobState
+
+COLUMNS = ("job", "flow", "state", "queue", "key", "attempt", "created", "updated")
+
+
+class StateOfJob(click.Choice[str]):
+    """A state of jobs; a directory given here is a mistake that is easily made, and is told as one."""
+
+    def __init__(self) -> None:
+        super().__init__([state.value for state in JobState])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The state, or an error that says where the state directory is given."""
+        if isinstance(value, str) and value not in self.choices and "/" in value:
+            self.fail(f"here --state is a state of jobs; the directory goes before: --state {value} jobs", param)
+        return super().convert(value, param, ctx)
+
+
+@click.command(cls=Command)
+@click.option("--state", "state_name", type=StateOfJob(), help="Only jobs in this state.")
+@click.option("--flow", metavar="NAME", help="Only jobs of this flow.")
+@click.option("--queue", metavar="NAME", help="Only jobs of this queue; - is the queue without a name.")
+@click.option("--key", metavar="KEY", help="Only jobs with this key.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most so many.")
+@click.pass_obj
+def jobs(
+    settings: Settings, state_name: str | None, flow: str | None, queue: str | None, key: str | None, limit: int
+) -> None:
+    """List jobs, newest first.
+
+    Here --state is a state of jobs: the state directory goes before, as in `holdfast --state DIR jobs`.
+    """
+    state = None if state_name is None else JobState(state_name)
+    with opened(settings, read_only=True) as store:
+        # One more than shown, to know whether there are more.
+        found = store.jobs(state=state, flow=flow, queue="" if queue == "-" else queue, key=key, limit=limit + 1)
+    shown, more = found[:limit], len(found) > limit
+    show(settings, {"jobs": shown, "more": more}, lambda: print_table(COLUMNS, map(_row, shown)))
+    if more:
+        note(settings, f"there are more than {limit} jobs; see them with --limit")
+
+
+def _row(job: JobRecord) -> tuple[object, ...]:
+    return (
+        job.job_id,
+        job.flow,
+        job.state,
+        job.queue,
+        job.key,
+        job.attempt,
+        time_of(job.created_at),
+        time_of(job.updated_at),
+    )

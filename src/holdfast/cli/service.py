@@ -1,0 +1,133 @@
+"""What makes a process a service: signals, rounds in the background, word to the service manager, idleness."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import Self
+
+from holdfast.cli.exits import ExitCode
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobState
+from holdfast.errors import StoreError
+from holdfast.store.protocol import Store
+
+log = logging.getLogger("holdfast.worker")
+
+IDLE_LOOK = 0.05
+IDLE_PATIENCE = 1.0
+UNLIMITED = 1 << 40
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first asks for a clean stop, the second ends the process at once.
+
+    The handler only writes to a pipe: a lock taken there may be held by the very code it has interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self.descriptor, self._signalled = os.pipe()
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        os.close(self.descriptor)
+        os.close(self._signalled)
+
+    def wait(self) -> None:
+        """Until a signal comes."""
+        select.select([self.descriptor], [], [])
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is not None:
+            os.write(2, b"holdfast: second signal, ending now\n")
+            os._exit(ExitCode.INTERRUPTED)
+        self.received = signal.Signals(number).name
+        os.write(self._signalled, b".")
+
+
+class Rounds:
+    """Calls `run_once` at once and then every `interval` seconds, from a thread of its own."""
+
+    def __init__(self, run_once: Callable[[], object], *, interval: float) -> None:
+        self._run_once = run_once
+        self._interval = interval
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="holdfast-guard", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(5)
+
+    def _loop(self) -> None:
+        while True:
+            try:
+                self._run_once()
+            except StoreError as error:
+                log.warning("the guard could not look: %s", error)
+            except Exception:
+                log.exception("the guard failed; it will look again")
+            if self._ended.wait(self._interval):
+                return
+
+
+def notify_service_manager(state: str) -> None:
+    """Tell systemd, if it asked to be told (Type=notify). Whether it hears is not our concern."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            manager.connect("\0" + address[1:] if address.startswith("@") else address)
+            manager.send(state.encode())
+    except OSError as error:
+        log.warning("the service manager cannot be told %s: %s", state, error)
+
+
+def wait_until_idle(store: Store, flows: Sequence[str], active: Callable[[], int], signals: StopSignals) -> None:
+    """Until nothing of these flows runs or will start by itself, or a signal comes."""
+    listener = store.listen()
+    listener.watch({signals.descriptor})
+    try:
+        while signals.received is None and (active() or has_work(store, flows)):
+            listener.wait(IDLE_LOOK if active() else IDLE_PATIENCE)
+    finally:
+        listener.close()
+
+
+def has_work(store: Store, flows: Sequence[str]) -> bool:
+    """Is there a job of these flows that runs, or that will start without an operator's help?
+
+    One that waits for another job does not count: that other one does, if it is of these flows.
+    """
+    closed = {q.name for q in store.queues() if q.paused_at is not None or q.max_running == 0}
+    return any(
+        store.jobs(state=JobState.RUNNING, flow=flow, limit=1)
+        or any(_will_start(job, closed) for job in store.jobs(state=JobState.PENDING, flow=flow, limit=UNLIMITED))
+        for flow in flows
+    )
+
+
+def _will_start(job: JobRecord, closed: set[str]) -> bool:
+    return job.waits_for is None and job.queue not in closed

@@ -1,0 +1,222 @@
+"""`holdfast worker`: a worker, the guard beside it, metrics and logs around it, until a signal stops it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import click
+import msgspec
+
+from holdfast import logs
+from holdfast.app import Engine
+from holdfast.cli.command import Command
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.opening import app_flows, opened
+from holdfast.cli.output import print_json
+from holdfast.cli.service import Rounds, StopSignals, notify_service_manager, wait_until_idle
+from holdfast.cli.settings import Settings
+from holdfast.core.names import checked_name
+from holdfast.engine.telemetry import Telemetry
+from holdfast.engine.worker import Worker, WorkerSettings
+from holdfast.errors import SettingsError
+from holdfast.guard.watch import Watch
+from holdfast.store.protocol import Store
+
+log = logging.getLogger("holdfast.worker")
+
+SWITCH_INTERVAL = 0.0005
+_DEFAULTS = WorkerSettings()
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command."""
+
+    concurrency: int
+    lease: float
+    stop_grace: float
+    metrics_port: int | None
+    metrics_address: str
+    queue_limit: tuple[str, ...]
+    check_interval: float
+    stall: str
+    exit_when_idle: bool
+    sync: str
+
+
+@click.command(cls=Command)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    default=_DEFAULTS.concurrency,
+    show_default=True,
+    envvar="HOLDFAST_CONCURRENCY",
+    show_envvar=True,
+    metavar="N",
+    help="How many jobs to hold at once.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(0.1),
+    default=_DEFAULTS.lease,
+    show_default=True,
+    envvar="HOLDFAST_LEASE",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="How long others wait before they take over from a worker they hear nothing of.",
+)
+@click.option(
+    "--stop-grace",
+    type=click.FloatRange(0),
+    default=_DEFAULTS.stop_grace,
+    show_default=True,
+    envvar="HOLDFAST_STOP_GRACE",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="How long steps may take to reach a safe point when the worker is stopped.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    envvar="HOLDFAST_METRICS_PORT",
+    show_envvar=True,
+    metavar="PORT",
+    help="Serve metrics on this port; 0 takes a free one.  [default: no metrics]",
+)
+@click.option(
+    "--metrics-address",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="HOLDFAST_METRICS_ADDRESS",
+    show_envvar=True,
+    metavar="ADDRESS",
+    help="Where metrics are served.",
+)
+@click.option(
+    "--queue-limit",
+    multiple=True,
+    metavar="NAME=N",
+    help="How many jobs of a queue may run at once, over all processes; `queues limit` overrules it. Repeatable.",
+)
+@click.option(
+    "--check-interval",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    envvar="HOLDFAST_CHECK_INTERVAL",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="How often the guard looks for broken invariants and stalls; 0 turns it off.",
+)
+@click.option(
+    "--stall",
+    type=click.Choice(["automatic", "approval"]),
+    default="automatic",
+    show_default=True,
+    envvar="HOLDFAST_STALL",
+    show_envvar=True,
+    help="Recover stalled jobs at once, or report them and wait for `stalled --recover`.",
+)
+@click.option("--exit-when-idle", is_flag=True, help="End when no job of these flows can start any more.")
+@click.option(
+    "--sync",
+    type=click.Choice(["full", "normal"]),
+    default="full",
+    show_default=True,
+    envvar="HOLDFAST_SYNC",
+    show_envvar=True,
+    help="full: what was acknowledged survives a power failure; normal: it survives a crash of the process.",
+)
+@click.pass_obj
+def worker(settings: Settings, /, **given: object) -> int:
+    """Run jobs until stopped.
+
+    Needs --app. SIGTERM or SIGINT stops it cleanly: steps reach a safe point, the rest is given back and costs no
+    attempt. A second signal ends it at once; others then take over what it held.
+    """
+    options = msgspec.convert(given, Options)
+    limits = [_limit_of(text) for text in options.queue_limit]
+    logs.configure(settings.log_format, level=_level(settings))
+    # After each statement the writer has to get the interpreter back; the default of 5 ms would be its latency.
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    flows = app_flows(settings)
+    with StopSignals() as signals, opened(settings, create=True, synchronous=options.sync.upper()) as store:
+        engine = Engine(store, flows, actor=settings.actor)
+        for name, limit in limits:
+            engine.queue(name, limit=limit)
+        _serve(settings, options, store, engine, signals)
+    return ExitCode.OK
+
+
+def _serve(settings: Settings, options: Options, store: Store, engine: Engine, signals: StopSignals) -> None:
+    telemetry = Telemetry()
+    with ExitStack() as services:
+        url = services.enter_context(_metrics(options, telemetry, store))
+        worker_settings = WorkerSettings(
+            concurrency=options.concurrency, lease=options.lease, stop_grace=options.stop_grace
+        )
+        running = services.enter_context(_running(Worker(store, engine.flows, worker_settings, telemetry)))
+        if options.check_interval:
+            automatic = options.stall == "automatic"
+            watch = Watch(store, telemetry=telemetry, automatic=automatic, actor=f"guard:{running.worker_id}")
+            services.enter_context(Rounds(watch.run_once, interval=options.check_interval))
+        _announce(settings, running, sorted(engine.flows), url)
+        if options.exit_when_idle:
+            wait_until_idle(store, list(engine.flows), lambda: running.active, signals)
+        else:
+            signals.wait()
+        notify_service_manager("STOPPING=1")
+        log.info("stopping%s", f" on {signals.received}" if signals.received else ": nothing is left to do")
+
+
+@contextmanager
+def _running(running: Worker) -> Iterator[Worker]:
+    """A worker that is stopped cleanly at the end, whatever the end is."""
+    running.start()
+    try:
+        yield running
+    finally:
+        clean = running.stop()
+        log.info("stopped" if clean else "stopped; steps that did not stop in time were abandoned and given back")
+
+
+@contextmanager
+def _metrics(options: Options, telemetry: Telemetry, store: Store) -> Iterator[str | None]:
+    if options.metrics_port is None:
+        yield None
+        return
+    from holdfast.engine.metrics import MetricsServer  # noqa: PLC0415 - slow to import, and seldom asked for
+
+    try:
+        server = MetricsServer(telemetry, store, port=options.metrics_port, address=options.metrics_address)
+    except OSError as error:
+        where = f"{options.metrics_address}:{options.metrics_port}"
+        raise SettingsError(
+            f"cannot serve metrics on {where}: {error.strerror or error}", hint="choose another --metrics-port"
+        ) from error
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+def _announce(settings: Settings, running: Worker, flows: list[str], url: str | None) -> None:
+    log.info("ready: %s runs %s%s", running.worker_id, ", ".join(flows), f", metrics at {url}" if url else "")
+    if settings.json:
+        print_json({"event": "ready", "worker_id": running.worker_id, "flows": flows, "metrics": url})
+        sys.stdout.flush()
+    notify_service_manager("READY=1")
+
+
+def _limit_of(text: str) -> tuple[str, int | None]:
+    name, separator, number = text.rpartition("=")
+    if not separator or not (number.isdecimal() or number == "none"):
+        raise SettingsError(f"--queue-limit {text!r} is not of the form NAME=N", hint="such as downloads=5")
+    return (checked_name(name, "queue") if name else ""), (None if number == "none" else int(number))
+
+
+def _level(settings: Settings) -> int:
+    """INFO, and one level more or less with each -v and -q."""
+    return max(logging.DEBUG, min(logging.CRITICAL, logging.INFO - 10 * settings.verbosity))
