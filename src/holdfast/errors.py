@@ -17,7 +17,7 @@ HoldfastError
 │   ├── InvalidStateTransitionError
 │   ├── StateTransitionRaceError    somebody else was faster; look again
 │   ├── KeyInUseError               another unfinished job holds the key
-│   └── DefinitionChangedError      the job was made by an incompatible definition
+│   └── PredecessorFailedError      the job it runs after has not succeeded
 ├── LeaseLost                     this execution is no longer ours: stop, write nothing
 ├── StepStopped                   a step was asked to stop
 │   ├── StepTimeout
@@ -127,8 +127,8 @@ class KeyInUseError(StateError):
     """Another unfinished job of the flow holds the same key."""
 
 
-class DefinitionChangedError(StateError):
-    """The job cannot go on under the definition that is registered now."""
+class PredecessorFailedError(StateError):
+    """The job runs after another one that has ended without success."""
 
 
 class LeaseLost(HoldfastError):

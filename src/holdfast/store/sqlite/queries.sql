@@ -264,9 +264,9 @@ FROM json_each(:batch) AS w ORDER BY w.key;
 UPDATE jobs SET cancel_reason = :reason, hold = 'none', waits_for = NULL, not_before = 0 WHERE job_id = :job_id;
 
 -- name: forgive
--- A fresh budget for a job that an operator wants tried again, at once.
-UPDATE jobs SET failures_forgiven = failures, crashes_forgiven = crashes, not_before = 0, hold = 'none',
-    waits_for = NULL, ending = NULL, cancel_reason = NULL
+-- A fresh budget for a job that an operator wants tried again, as soon as its predecessor allows.
+UPDATE jobs SET failures_forgiven = failures, crashes_forgiven = crashes, not_before = 0, hold = :hold,
+    waits_for = :waits_for, ending = NULL, cancel_reason = NULL
 WHERE job_id = :job_id;
 
 -- name: latest_execution

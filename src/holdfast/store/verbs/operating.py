@@ -5,11 +5,19 @@ from __future__ import annotations
 from holdfast.core.ending import PATH_AFTER_FAILURE, EndCode, path_after_crash
 from holdfast.core.records import ExecutionRecord, JobRecord
 from holdfast.core.stall import StallVerdict, stall_verdict
-from holdfast.core.states import LIVE_STATUSES, Disposition, ExecutionStatus, JobState, check_job_transition
+from holdfast.core.states import (
+    LIVE_STATUSES,
+    UNFINISHED_STATES,
+    Disposition,
+    ExecutionStatus,
+    JobState,
+    check_job_transition,
+)
 from holdfast.errors import (
     InvalidStateTransitionError,
     JobNotFoundError,
     KeyInUseError,
+    PredecessorFailedError,
     StateTransitionRaceError,
 )
 from holdfast.store.messages import End, Journaled
@@ -67,12 +75,24 @@ def retry(session: Session, job_id: str, *, actor: str, reason: str, from_state:
             raise KeyInUseError(
                 f"job {holder} of flow {job.flow} has the key {job.key!r} now", hint="wait for it, or cancel it first"
             )
+    waits_for = _predecessor_to_wait_for(session, job)
     latest = latest_execution(session, job_id)
     assert latest.disposition is not None
     change_disposition(
         session, job_id, latest.exec_id, latest.disposition, Disposition.RETRY, actor=actor, reason=reason
     )
-    session.run("forgive", job_id=job_id)
+    session.run("forgive", job_id=job_id, hold="after" if waits_for else "none", waits_for=waits_for)
+
+
+def _predecessor_to_wait_for(session: Session, job: JobRecord) -> str | None:
+    """The order between jobs outlives their failures; one that was pruned has nothing to say any more."""
+    state = session.first("job_state", job_id=job.run_after) if job.run_after else None
+    if state in (JobState.FAILED, JobState.QUARANTINED):
+        raise PredecessorFailedError(
+            f"job {job.job_id} runs after {job.run_after}, which is {state}",
+            hint=f"bring job {job.run_after} back first",
+        )
+    return job.run_after if state in UNFINISHED_STATES else None
 
 
 def fail(session: Session, job_id: str, *, actor: str, reason: str, quarantine: bool) -> None:

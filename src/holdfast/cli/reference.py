@@ -1,0 +1,60 @@
+"""The reference of all commands, as Markdown, from the commands themselves.
+
+`python -m holdfast.cli.reference` prints it; a test compares it with docs/reference/command-line.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from holdfast.cli.main import holdfast
+from holdfast.cli.settings import GlobalOption
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command and group with its full name, in the order of the help."""
+    yield from _below(click.Context(holdfast, info_name="holdfast"), "holdfast")
+
+
+def reference() -> str:
+    """A section for each command: what it promises, its usage, its own options."""
+    return "\n".join(line for name, command in commands() for line in _section(name, command))
+
+
+def option_lines(command: click.Command, *, shared: bool) -> Iterator[str]:
+    """One line for each option of a command, its own or the global ones."""
+    context = click.Context(command)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and isinstance(parameter, GlobalOption) is shared:
+            names, text = parameter.get_help_record(context) or ("", "")
+            yield f"- `{names}`: {' '.join(text.split())}"
+
+
+def _below(context: click.Context, name: str) -> Iterator[tuple[str, click.Command]]:
+    yield name, context.command
+    if isinstance(context.command, click.Group):
+        for each in context.command.list_commands(context):
+            command = context.command.get_command(context, each)
+            assert command is not None
+            yield from _below(click.Context(command, info_name=each, parent=context), f"{name} {each}")
+
+
+def _section(name: str, command: click.Command) -> Iterator[str]:
+    yield f"## {name}\n"
+    yield f"{_unwrapped(command.help or '')}\n"
+    if not isinstance(command, click.Group):
+        arguments = [p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)]
+        yield f"    {' '.join([name, *arguments, '[OPTIONS]'])}\n"
+    own = list(option_lines(command, shared=False))
+    if own:
+        yield "\n".join(own) + "\n"
+
+
+def _unwrapped(text: str) -> str:
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+if __name__ == "__main__":
+    print(reference())
