@@ -52,6 +52,7 @@ class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     position: int = 0
     tries: int = 0
+    interrupted: bool = False
     retry_at: int | None = None
     progressed_at: int = 0
     progress: str | None = None

@@ -19,6 +19,11 @@ def to_json(value: object) -> str:
     return _encode(value).decode()
 
 
+def without_nul(text: str) -> str:
+    """The text with NUL characters made visible: no database keeps them in a text."""
+    return text.replace("\0", "␀")
+
+
 class Rows(Protocol):
     """The answer of a statement."""
 
@@ -39,9 +44,18 @@ class Rows(Protocol):
         """All rows."""
         ...
 
+    def close(self) -> None:
+        """Read no more of them."""
+        ...
+
 
 class Connection(Protocol):
     """As much of a database connection as the verbs need."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Is a transaction open?"""
+        ...
 
     def execute(self, sql: Any, parameters: Any = ..., /) -> Rows:
         """Run one statement."""
@@ -86,8 +100,32 @@ class Session:
         if "lock_jobs" in self._sql:
             self.run("lock_jobs", batch=to_json(job_ids))
 
+    def lock_queues(self) -> None:
+        """Count the free slots of limited queues alone, where others could count at the same time."""
+        if "lock_queues" in self._sql:
+            self.run("lock_queues")
+
+    def is_open(self) -> bool:
+        """Is the transaction still there? A statement of the user's may have ended it."""
+        return bool(self.connection.in_transaction)
+
+    def begin_effect(self) -> None:
+        """What the user's code writes from here on can be taken back on its own."""
+        self.connection.execute("SAVEPOINT effect")
+
+    def keep_effect(self) -> None:
+        """Make it a part of the transaction."""
+        self.connection.execute("RELEASE effect")
+
+    def undo_effect(self) -> None:
+        """Take it back."""
+        self.connection.execute("ROLLBACK TO effect")
+        self.connection.execute("RELEASE effect")
+
     def journal(self, entry: Journaled) -> None:
         """Have this change journaled in the transaction that makes it."""
+        if "\0" in entry.reason:
+            entry = msgspec.structs.replace(entry, reason=without_nul(entry.reason))
         self._entries.append(entry)
 
     def journal_mark(self) -> int:

@@ -19,12 +19,14 @@ from holdfast.core.records import (
     WorkerRecord,
 )
 from holdfast.core.states import JobState
-from holdfast.errors import JobNotFoundError, QueueNotFoundError
+from holdfast.errors import BadInput, JobNotFoundError, QueueNotFoundError
 from holdfast.store.messages import Claim, Held, NewJob, Recovered, Submitted, Write
 from holdfast.store.rows import executions_of, job_of, jobs_of, journal_of, queues_of, record_of, steps_of
 from holdfast.store.session import Session, to_json
 from holdfast.store.verbs import checking, claiming, operating, retention, submitting, writing
 from holdfast.store.verbs.evidence import is_durable
+
+JOURNAL_PAGE = 1000
 
 
 class SqlStore(ABC):
@@ -40,8 +42,8 @@ class SqlStore(ABC):
         """A write transaction: committed at the end with its journal, or rolled back whole."""
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager[Session]:
-        """A read transaction: all reads in it see one state of the database."""
+    def reading(self, *, consistent: bool = False) -> AbstractContextManager[Session]:
+        """For reading; if `consistent`, all reads in it see one state of the database."""
 
     # --- clients and workers ---
 
@@ -57,8 +59,24 @@ class SqlStore(ABC):
             return claiming.claim(session, worker_id=worker_id, flows=flows, limit=limit, lease_ms=lease_ms)
 
     def write(self, batch: Sequence[Write], *, worker_id: str, lease_ms: int) -> list[Exception | None]:
+        refused: dict[int, Exception] = {}
+        while True:
+            todo = [(index, one) for index, one in enumerate(batch) if index not in refused]
+            try:
+                answers = self._write([one for _, one in todo], worker_id=worker_id, lease_ms=lease_ms) if todo else []
+            except writing.EffectEndedTransaction as ended:
+                refused[next(index for index, one in todo if one is ended.write)] = self.unless_passing(ended.error)
+            else:
+                applied = dict(zip((index for index, _ in todo), answers, strict=True))
+                return [refused[index] if index in refused else applied[index] for index in range(len(batch))]
+
+    def unless_passing(self, error: Exception) -> Exception:
+        """The error, unless it is the database's and will pass: then StoreUnavailable is raised for it."""
+        return error
+
+    def _write(self, batch: Sequence[Write], *, worker_id: str, lease_ms: int) -> list[Exception | None]:
         with self.writing("write." + "+".join(sorted({type(one).__name__ for one in batch}))) as session:
-            session.lock_jobs(list({one.job_id for one in batch}))
+            session.lock_jobs(writing.jobs_of(batch))
             answers = writing.write(session, batch, worker_id=worker_id)
             # A slow commit step keeps the lease thread waiting for this very transaction, so renew here as well.
             now = self.now()
@@ -68,7 +86,7 @@ class SqlStore(ABC):
         return answers
 
     def evidence(self, batch: Sequence[Write]) -> list[bool]:
-        with self.reading() as session:
+        with self.reading(consistent=True) as session:
             return [is_durable(session, one) for one in batch]
 
     def extend_leases(self, *, worker_id: str, lease_ms: int) -> list[Held]:
@@ -130,6 +148,8 @@ class SqlStore(ABC):
             return operating.reproject(session, job_id, actor=actor, reason=reason)
 
     def set_queue(self, name: str, *, max_running: int | None, actor: str | None) -> None:
+        if max_running is not None and max_running < 0:
+            raise BadInput(f"the limit of queue {name!r} cannot be {max_running}", hint="0 or more, or none at all")
         with self.writing("set-queue") as session:
             session.changed_work = True
             if actor is None:
@@ -194,9 +214,18 @@ class SqlStore(ABC):
             return steps_of(session.run("steps", job_id=job_id))
 
     def journal(self, job_id: str | None = None) -> Iterator[JournalEntry]:
-        with self.reading() as session:
-            cursor = session.run("journal_all") if job_id is None else session.run("journal_of", job_id=job_id)
-            yield from (journal_of(cursor, row) for row in cursor)
+        last: tuple[str, int] = ("", 0)
+        while True:
+            with self.reading() as session:
+                if job_id is not None:
+                    rows = session.run("journal_of", job_id=job_id)
+                else:
+                    rows = session.run("journal_page", job_id=last[0], seq=last[1], limit=JOURNAL_PAGE)
+                page = [journal_of(rows, row) for row in rows]
+            yield from page
+            if job_id is not None or len(page) < JOURNAL_PAGE:
+                return
+            last = (page[-1].job_id, page[-1].seq)
 
     def children(self, job_id: str) -> list[Child]:
         with self.reading() as session:
@@ -232,7 +261,7 @@ class SqlStore(ABC):
             return {(flow, state): count for flow, state, count in session.run("counts")}
 
     def facts(self, *, unsettled_only: bool) -> Iterator[JobFacts | Finding]:
-        with self.reading() as session:
+        with self.reading(consistent=True) as session:
             yield from checking.facts(session, unsettled_only=unsettled_only)
 
     def pruned_heads(self) -> Mapping[str, str]:

@@ -15,6 +15,8 @@ def backup(connection: sqlite3.Connection, target: Path) -> None:
     if target.exists():
         raise SettingsError(f"{target} exists already", hint="give a new name; a backup never overwrites")
     partial = target.with_name(target.name + ".partial")
+    if not target.parent.is_dir():
+        raise SettingsError(f"there is no directory {target.parent}", hint="make it first")
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:

@@ -17,9 +17,12 @@ PACKAGE = "holdfast.store.sqlite"
 def damage(connection: sqlite3.Connection, *, deep: bool) -> Iterator[Finding]:
     """What SQLite's own check finds; `deep` reads every page and every index."""
     pragma = "integrity_check" if deep else "quick_check"
-    for (line,) in connection.execute(f"PRAGMA {pragma}"):
-        if line != "ok":
-            yield fault("sqlite-damaged", "database", line)
+    try:
+        for (line,) in connection.execute(f"PRAGMA {pragma}"):
+            if line != "ok":
+                yield fault("sqlite-damaged", "database", line)
+    except sqlite3.DatabaseError as error:
+        yield fault("sqlite-damaged", "database", f"it cannot be read to its end: {error}")
 
 
 def missing_rules(connection: sqlite3.Connection) -> Iterator[Finding]:

@@ -34,7 +34,8 @@ class Database:
         self._readers_lock = threading.Lock()
         if not read_only:
             prepare_file(path)
-        self._refuse_foreign_file()
+        if not path.exists():
+            raise errors.StoreError(f"{path} does not exist", hint="submit something first, or check --state")
         self._writer = self._connect()
 
     @contextmanager
@@ -61,17 +62,20 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction: all reads in it see one state of the database, also those of one inside another."""
+        """A connection of its own on which all reads see one state of the database, however long they take."""
         with translated_errors(self.path):
-            connection = self.reader()
-            if connection.in_transaction:
-                yield connection
-                return
-            connection.execute("BEGIN")
+            connection = self._connect()
             try:
+                connection.execute("BEGIN")
                 yield connection
             finally:
-                connection.execute("COMMIT")
+                connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """For single reads."""
+        with translated_errors(self.path):
+            yield self.reader()
 
     def reader(self) -> sqlite3.Connection:
         """This thread's own connection for reading."""
@@ -97,8 +101,12 @@ class Database:
             connection = sqlite3.connect(
                 uri, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256, timeout=5.0
             )
-            self._refuse_foreign_schema(connection)
-            self._apply_pragmas(connection)
+            try:
+                self._refuse_foreign(connection)
+                self._apply_pragmas(connection)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _apply_pragmas(self, connection: sqlite3.Connection) -> None:
@@ -121,27 +129,12 @@ class Database:
             if pragma != "mmap_size" and (got is None or got[0] != value):
                 raise errors.StoreUnsafe(f"{self.path}: PRAGMA {pragma} is {got}, not {value}: refusing to run on less")
 
-    def _refuse_foreign_file(self) -> None:
-        try:
-            with self.path.open("rb") as file:
-                header = file.read(16)
-        except PermissionError as error:
-            raise errors.StoreReadOnly(f"cannot read {self.path}: {error.strerror}") from error
-        except FileNotFoundError as error:
-            raise errors.StoreError(
-                f"{self.path} does not exist", hint="submit something first, or check --state"
-            ) from error
-        if header and header != b"SQLite format 3\0":
-            raise errors.StoreForeign(
-                f"{self.path} is not a database", hint="move it away, or restore a backup; it was left as it is"
-            )
-
-    def _refuse_foreign_schema(self, connection: sqlite3.Connection) -> None:
-        # Asked before any setting is changed, so that another application's file stays as it is.
+    def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
+        # Asked before any setting is changed, so that another application's file stays as it is; and asked through
+        # SQLite, because to close a descriptor of our own would drop the locks of all connections of this process.
         if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
             return
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            connection.close()
             raise errors.StoreForeign(
                 f"{self.path} is a SQLite database of another application",
                 hint="choose another directory with --state; it was left as it is",
@@ -173,7 +166,9 @@ def translate(error: sqlite3.Error, path: Path) -> errors.HoldfastError:
         return errors.StoreFull(text, hint="free some disk space; nothing was changed")
     if code == sqlite3.SQLITE_READONLY:
         return errors.StoreReadOnly(text, hint="check the owner and mode of the file and its directory")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if code == sqlite3.SQLITE_NOTADB:
+        return errors.StoreForeign(text, hint="move it away, or restore a backup; it was left as it is")
+    if code == sqlite3.SQLITE_CORRUPT:
         return errors.StoreCorrupt(text, hint="stop all workers, keep a copy, and restore a backup")
     if code == sqlite3.SQLITE_IOERR:
         return errors.StoreUnavailable(text, hint="check the disk")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from pathlib import Path
 
 from holdfast.errors import StoreReadOnly, StoreUnsafe
@@ -17,9 +19,12 @@ def prepare_file(path: Path) -> None:
     """Make the directory (0700) and an empty file (0600) if they are not there; refuse a network file system."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        refuse_network(path.parent)
-        if not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        target = Path(os.path.realpath(path))
+        refuse_network(target.parent)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if not target.exists():
+            _make_empty(target)
     except PermissionError as error:
         raise StoreReadOnly(
             f"cannot write in {path.parent}: {error.strerror}",
@@ -31,6 +36,21 @@ def prepare_file(path: Path) -> None:
         raise StoreReadOnly(
             f"cannot make {path}: {error.strerror or error}", hint="see the message; nothing was changed"
         ) from error
+
+
+def _make_empty(path: Path) -> None:
+    """An empty file with mode 0600, made aside and linked into place.
+
+    Nobody else can have it open when our descriptor is closed: closing one drops all locks a process has on a file.
+    """
+    descriptor, aside = tempfile.mkstemp(prefix=".", suffix=".new", dir=path.parent)
+    os.close(descriptor)
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        pass  # another process was faster
+    finally:
+        os.unlink(aside)
 
 
 def refuse_network(directory: Path) -> None:

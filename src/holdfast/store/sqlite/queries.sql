@@ -4,8 +4,8 @@
 -- name: insert_definitions
 -- Remember what a fingerprint stood for, so that `flows plan` can compare.
 INSERT INTO definitions (fingerprint, flow, definition, first_seen_at)
-VALUES (:fingerprint, :flow, :definition, :now)
-ON CONFLICT DO NOTHING;
+SELECT :fingerprint, :flow, :definition, :now
+WHERE NOT EXISTS (SELECT 1 FROM definitions AS d WHERE d.fingerprint = :fingerprint);
 
 -- name: insert_queue
 -- A queue exists as soon as a job names it.
@@ -30,7 +30,8 @@ SELECT json_extract(w.value, '$[0]'), json_extract(w.value, '$[1]') FROM json_ea
 
 -- name: insert_child
 -- One child per parent, name and round.
-INSERT INTO children (parent, name, round, job_id) VALUES (:parent, :name, :round, :job_id);
+INSERT INTO children (parent, name, round, job_id, ordinal)
+SELECT :parent, :name, :round, :job_id, count(*) FROM children AS c WHERE c.parent = :parent;
 
 -- name: find_child
 -- The child that a crashed parent has submitted already.
@@ -81,9 +82,18 @@ WHERE queue = :queue AND state = 'pending' AND hold = 'none' AND flow IN (SELECT
 ORDER BY priority DESC, job_id LIMIT :limit;
 
 -- name: insert_executions
--- [job_id, exec_id]: one new lease each.
-INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at)
-SELECT json_extract(w.value, '$[1]'), j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now
+-- [job_id, exec_id]: one new lease each. It is told of an interruption, also of one that the execution before was told
+-- of and gave the job back without having finished a step.
+INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at,
+    interrupted)
+SELECT json_extract(w.value, '$[1]'), j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now,
+    EXISTS (
+        SELECT 1 FROM executions AS p WHERE p.job_id = j.job_id AND p.attempt = j.attempt AND (
+            p.code IN (SELECT value FROM json_each(:interrupting))
+            OR p.interrupted = 1 AND p.code IN (SELECT value FROM json_each(:carrying))
+                AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = p.job_id AND s.exec_id = p.exec_id)
+        )
+    )
 FROM json_each(:batch) AS w CROSS JOIN jobs AS j
 WHERE j.job_id = json_extract(w.value, '$[0]') AND j.state = 'pending';
 
@@ -96,7 +106,7 @@ WHERE executions.exec_id = json_extract(w.value, '$[1]') AND executions.status =
 
 -- name: claimed
 -- All that a worker needs to go on with its new leases, in the order they were chosen.
-SELECT e.exec_id, e.attempt, e.status, r.request, s.position, s.response, p.code, p.position, p.tries, j.*
+SELECT e.exec_id, e.attempt, e.status, e.interrupted, r.request, s.position, s.response, p.code, p.position, p.tries, j.*
 FROM json_each(:batch) AS w
 CROSS JOIN executions AS e ON e.exec_id = json_extract(w.value, '$[1]')
 JOIN jobs AS j ON j.job_id = e.job_id
@@ -118,12 +128,12 @@ SELECT e.job_id, json_extract(w.value, '$[2]'), json_extract(w.value, '$[3]'), e
     json_extract(w.value, '$[4]'), json_extract(w.value, '$[5]'), :now, json_extract(w.value, '$[6]')
 FROM json_each(:batch) AS w CROSS JOIN executions AS e ON e.exec_id = json_extract(w.value, '$[1]')
 WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now
-ON CONFLICT DO NOTHING
+    AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = e.job_id AND s.position = json_extract(w.value, '$[2]'))
 RETURNING exec_id;
 
 -- name: mark_committed
 -- [exec_id, code], fenced. The unique index makes it the only one of its job.
-UPDATE executions SET status = 'committed', code = json_extract(w.value, '$[1]'), progressed_at = :now
+UPDATE executions SET status = 'committed', code = json_extract(w.value, '$[1]'), progressed_at = max(progressed_at, :now)
 FROM json_each(:batch) AS w
 WHERE executions.exec_id = json_extract(w.value, '$[0]')
     AND executions.status = 'in_progress' AND executions.lease_owner = :worker AND executions.lease_expires_at > :now
@@ -151,7 +161,7 @@ SELECT job_id FROM jobs WHERE waits_for = :job_id AND hold = 'after' AND state =
 
 -- name: begin
 -- leased → in_progress, fenced.
-UPDATE executions SET status = 'in_progress', progressed_at = :now
+UPDATE executions SET status = 'in_progress', progressed_at = max(progressed_at, :now)
 WHERE exec_id = :exec_id AND status = 'leased' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
@@ -161,19 +171,21 @@ UPDATE jobs SET fingerprint = :fingerprint WHERE job_id = :job_id;
 
 -- name: record_try
 -- A failed try, shown by `explain` and remembered across a crash; fenced.
-UPDATE executions SET position = :position, tries = :tries, error = :error, retry_at = :retry_at, progressed_at = :now
+UPDATE executions SET position = :position, tries = :tries, error = :error, retry_at = :retry_at,
+    progressed_at = max(progressed_at, :now)
 WHERE exec_id = :exec_id AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
 -- name: touch
 -- Fence for writes to other tables: live and ours, or no row comes back.
-UPDATE executions SET progressed_at = :now
+UPDATE executions SET progressed_at = max(progressed_at, :now)
 WHERE exec_id = :exec_id AND status IN ('leased', 'in_progress') AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING status;
 
 -- name: report_progress
 -- Shown to operators; keeps the stall detector away; fenced.
-UPDATE executions SET progress = :progress, position = :position, progressed_at = :now
+UPDATE executions SET progress = :progress, tries = CASE position WHEN :position THEN tries ELSE 0 END,
+    position = :position, progressed_at = max(progressed_at, :now)
 WHERE exec_id = :exec_id AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
@@ -197,11 +209,12 @@ RETURNING exec_id;
 UPDATE executions SET disposition = :disposition WHERE exec_id = :exec_id AND status = 'aborted';
 
 -- name: settle_job
--- What goes with the end of an execution: the counts, when and after what the job may start again.
+-- What goes with the end of an execution: the counts, when and after what the job may start again. A cleanup that has
+-- begun and not finished stays on record: then nothing is known of what the finished steps have left.
 UPDATE jobs SET failures = failures + :failed, crashes = crashes + :crashed, not_before = :not_before,
     hold = :hold, waits_for = :waits_for,
-    ending = CASE WHEN :settled THEN NULL ELSE ending END,
-    cancel_reason = CASE WHEN :settled THEN NULL ELSE cancel_reason END
+    ending = CASE WHEN :cleaned = 1 THEN NULL ELSE ending END,
+    cancel_reason = CASE WHEN :settled = 1 THEN NULL ELSE cancel_reason END
 WHERE job_id = :job_id;
 
 -- name: insert_execution
@@ -269,6 +282,10 @@ UPDATE jobs SET failures_forgiven = failures, crashes_forgiven = crashes, not_be
     waits_for = :waits_for, ending = NULL, cancel_reason = NULL
 WHERE job_id = :job_id;
 
+-- name: touch_job
+-- When an ended job was last moved by somebody.
+UPDATE jobs SET updated_at = max(updated_at, :now) WHERE job_id = :job_id;
+
 -- name: latest_execution
 -- The attempt that speaks for the job.
 SELECT * FROM executions WHERE job_id = :job_id ORDER BY attempt DESC LIMIT 1;
@@ -315,16 +332,16 @@ SELECT * FROM steps WHERE job_id = :job_id ORDER BY position;
 -- The journal of one job.
 SELECT * FROM journal WHERE job_id = :job_id ORDER BY seq;
 
--- name: journal_all
--- The journal of all jobs.
-SELECT * FROM journal ORDER BY job_id, seq;
+-- name: journal_page
+-- The journal of all jobs, a page at a time, so that it need not fit into memory.
+SELECT * FROM journal WHERE (job_id, seq) > (:job_id, :seq) ORDER BY job_id, seq LIMIT :limit;
 
 -- name: children
 -- The latest round of a job's children.
 SELECT c.name, c.job_id, j.flow, j.state FROM children AS c JOIN jobs AS j ON j.job_id = c.job_id
 WHERE c.parent = :parent
     AND c.round = (SELECT max(l.round) FROM children AS l WHERE l.parent = c.parent AND l.name = c.name)
-ORDER BY c.job_id;
+ORDER BY c.ordinal;
 
 -- name: under_way
 -- Everything that is leased, running or being finalized.
@@ -366,6 +383,10 @@ WHERE j.state IN ('succeeded', 'failed', 'quarantined') AND j.updated_at < :befo
     AND NOT EXISTS (
         SELECT 1 FROM children AS c JOIN jobs AS p ON p.job_id = c.parent
         WHERE c.job_id = j.job_id AND p.state IN ('pending', 'running')
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM children AS c JOIN jobs AS d ON d.job_id = c.job_id
+        WHERE c.parent = j.job_id AND d.state IN ('pending', 'running')
     )
 ORDER BY j.job_id LIMIT :limit;
 
@@ -424,8 +445,11 @@ UPDATE jobs SET state = :state WHERE job_id = :job_id;
 SELECT job_to FROM journal WHERE job_id = :job_id ORDER BY seq DESC LIMIT 1;
 
 -- name: taken_job_id
--- An id of the batch that is in use already.
-SELECT j.job_id FROM json_each(:batch) AS w CROSS JOIN jobs AS j ON j.job_id = w.value LIMIT 1;
+-- An id of the batch that is in use already, or was: a journal begins only once.
+SELECT w.value FROM json_each(:batch) AS w
+WHERE EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = w.value)
+    OR EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = w.value)
+LIMIT 1;
 
 -- name: delete_children
 -- Of a pruned job, in both directions.

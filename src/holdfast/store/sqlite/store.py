@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.invariants import Finding
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store.migrating import load_migrations, pending
 from holdfast.store.session import Session
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import checking
 from holdfast.store.sqlite.backup import backup
-from holdfast.store.sqlite.database import APPLICATION_ID, Database
+from holdfast.store.sqlite.database import APPLICATION_ID, Database, translate
 from holdfast.store.sqlite.wakeup import FifoListener, FifoNotifier
 from holdfast.store.statements import load_statements
 from holdfast.store.verbs.checking import impossible_values, orphans
@@ -43,8 +43,12 @@ class SqliteStore(SqlStore):
         self._database = Database(path, synchronous=synchronous, read_only=read_only)
         self._wake_directory = path.with_name(path.name + ".wake")
         self._notifier = FifoNotifier(self._wake_directory)
-        if not read_only:
-            self._migrate()
+        try:
+            if not read_only:
+                self._migrate()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._notifier.close()
@@ -60,32 +64,43 @@ class SqliteStore(SqlStore):
             self._notifier.notify()
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        with self._database.snapshot() as connection:
+    def reading(self, *, consistent: bool = False) -> Iterator[Session]:
+        look = self._database.snapshot if consistent else self._database.reading
+        with look() as connection:
             yield Session(connection, self._sql, self.now())
 
     def listen(self) -> FifoListener:
         return FifoListener(self._wake_directory)
 
     def backup(self, target: Path) -> None:
-        with self.reading():
-            backup(self._database.reader(), target)
+        with self._database.snapshot() as connection:
+            backup(connection, target)
 
     def integrity(self, *, deep: bool) -> Iterator[Finding]:
         with self._database.snapshot() as connection:
-            yield from checking.damage(connection, deep=deep)
-            yield from checking.missing_rules(connection)
-            session = Session(connection, self._sql, self.now())
-            yield from impossible_values(session)
-            yield from orphans(session)
+            findings = list(checking.damage(connection, deep=deep))
+        if not findings:
+            # What is damaged cannot be asked further questions.
+            with self._database.snapshot() as connection:
+                session = Session(connection, self._sql, self.now())
+                findings += checking.missing_rules(connection)
+                findings += impossible_values(session)
+                findings += orphans(session)
+        return iter(findings)
 
     def missing_rules(self) -> Iterator[Finding]:
-        with self._database.snapshot() as connection:
-            yield from checking.missing_rules(connection)
+        with self._database.reading() as connection:
+            return iter(list(checking.missing_rules(connection)))
+
+    def unless_passing(self, error: Exception) -> Exception:
+        passing = translate(error, self.path) if isinstance(error, sqlite3.Error) else None
+        if isinstance(passing, StoreUnavailable):
+            raise passing from error
+        return error
 
     def _migrate(self) -> None:
         migrations = load_migrations(PACKAGE)
-        with self._database.snapshot() as reader:
+        with self._database.reading() as reader:
             if not pending(migrations, _schema_version(reader), str(self.path)):
                 return
         with self._database.transaction("migrate") as connection:

@@ -16,10 +16,14 @@ class FifoListener:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
-        self._path = directory / f"{os.getpid()}-{new_ulid(0)[-10:]}"
-        os.mkfifo(self._path, 0o600)
+        name = f"{os.getpid()}-{new_ulid(0)[-10:]}"
+        self._path = directory / name
+        # Opened under a hidden name: notifiers remove a FIFO that nobody reads, and this one would be, for a moment.
+        hidden = directory / f".{name}"
+        os.mkfifo(hidden, 0o600)
         # Read and write, so that the FIFO never reports the end of file when the last notifier closes it.
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor = os.open(hidden, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        hidden.rename(self._path)
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
         self._watched: set[int] = set()
@@ -90,7 +94,7 @@ class FifoNotifier:
         if changed == self._changed:
             return
         self._changed = changed
-        names = set(os.listdir(self._directory))
+        names = {name for name in os.listdir(self._directory) if not name.startswith(".")}
         for name in set(self._open) - names:
             self._forget(name, gone=False)
         for name in names - set(self._open):

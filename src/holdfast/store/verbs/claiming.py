@@ -24,7 +24,15 @@ def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: 
         return []
     leases = to_json([(job_id, new_ulid(session.now)) for job_id in chosen])
     expires = session.now + lease_ms
-    session.run("insert_executions", batch=leases, worker=worker_id, expires=expires, now=session.now)
+    session.run(
+        "insert_executions",
+        batch=leases,
+        worker=worker_id,
+        expires=expires,
+        now=session.now,
+        interrupting=to_json(sorted(INTERRUPTING_CODES)),
+        carrying=to_json(sorted(CARRYING_CODES)),
+    )
     session.run("begin_matching", batch=leases, fingerprints=to_json(list(flows.values())))
     claims = [_claim_of(row) for row in session.run("claimed", batch=leases)]
     for one in claims:
@@ -35,6 +43,7 @@ def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: 
 def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[str]:
     names = to_json(list(flows))
     ready: list[tuple[int, str]] = []
+    session.lock_queues()
     for queue, free in session.run("open_queues").fetchall():
         slots = limit if free is None else min(limit, free)
         if slots > 0:
@@ -45,9 +54,9 @@ def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[
 
 
 def _claim_of(row: tuple[object, ...]) -> Claim:
-    exec_id, attempt, status, request, last, response, code, tried_at, tries = row[:9]
+    exec_id, attempt, status, interrupted, request, last, response, code, tried_at, tries = row[:10]
     position = 0 if last is None else int(str(last)) + 1
-    job = job_of(row[9:])
+    job = job_of(row[10:])
     # Tries belong to a step: they count on only if the execution before was at this very step.
     at = CLEANUP_POSITION if job.ending is not None else position
     carries = code in CARRYING_CODES and tried_at == at
@@ -60,7 +69,7 @@ def _claim_of(row: tuple[object, ...]) -> Claim:
         position=position,
         response=None if response is None else str(response),
         tries=int(str(tries)) if carries else 0,
-        interrupted=code in INTERRUPTING_CODES,
+        interrupted=bool(interrupted),
     )
 
 

@@ -33,10 +33,13 @@ from holdfast.store.verbs.settling import (
 
 def cancel(session: Session, job_id: str, *, actor: str, reason: str) -> JobState:
     """Ask for the end of a job; one that never ran ends at once, the others after their cleanup."""
+    session.lock_jobs([job_id])
     job = load_job(session, job_id)
     if job.state is JobState.PENDING and job.attempt == 0:
         take_out_waiting(session, job_id, code=EndCode.CANCELLED, actor=actor, reason=reason)
         return JobState.FAILED
+    if job.state is JobState.RUNNING and latest_execution(session, job_id).status is ExecutionStatus.COMMITTED:
+        raise InvalidStateTransitionError(job.state, JobState.FAILED, hint=f"job {job_id} has committed already")
     if job.state in (JobState.SUCCEEDED, JobState.FAILED):
         raise InvalidStateTransitionError(job.state, JobState.FAILED, hint=f"job {job_id} has ended already")
     if job.state is JobState.QUARANTINED:
@@ -61,6 +64,7 @@ def cancel(session: Session, job_id: str, *, actor: str, reason: str) -> JobStat
 
 def retry(session: Session, job_id: str, *, actor: str, reason: str, from_state: JobState) -> None:
     """failed or quarantined → pending, with a fresh budget."""
+    session.lock_jobs([job_id])
     job = load_job(session, job_id)
     if job.state is not from_state:
         check_job_transition(job.state, JobState.PENDING)
@@ -81,6 +85,9 @@ def retry(session: Session, job_id: str, *, actor: str, reason: str, from_state:
     change_disposition(
         session, job_id, latest.exec_id, latest.disposition, Disposition.RETRY, actor=actor, reason=reason
     )
+    if job.ending is not None:
+        # Its cleanup has begun and may have undone some of its steps: only the first one is sure to be right.
+        session.run("forget_steps", job_id=job_id, position=0)
     session.run("forgive", job_id=job_id, hold="after" if waits_for else "none", waits_for=waits_for)
 
 
@@ -97,6 +104,7 @@ def _predecessor_to_wait_for(session: Session, job: JobRecord) -> str | None:
 
 def fail(session: Session, job_id: str, *, actor: str, reason: str, quarantine: bool) -> None:
     """→ failed or quarantined, at once and without cleanup, fencing whoever works on the job."""
+    session.lock_jobs([job_id])
     job = load_job(session, job_id)
     goal = Disposition.QUARANTINED if quarantine else Disposition.FAILED
     path = PATH_AFTER_FAILURE[goal]
@@ -132,9 +140,12 @@ def fail(session: Session, job_id: str, *, actor: str, reason: str, quarantine: 
 def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int) -> bool:
     """Fence an execution that makes no progress; False if it has moved on meanwhile."""
     rows = executions_of(session.run("execution", exec_id=exec_id))
-    if not rows or rows[0].status not in LIVE_STATUSES:
+    if not rows:
         return False
-    execution = rows[0]
+    session.lock_jobs([rows[0].job_id])
+    execution = executions_of(session.run("execution", exec_id=exec_id))[0]
+    if execution.status not in LIVE_STATUSES:
+        return False
     job = load_job(session, execution.job_id)
     last = session.first("last_progress", exec_id=exec_id)
     verdict = stall_verdict(progressed_at=last, now=session.now, stall_ms=job.stall_ms, retry_at=execution.retry_at)
@@ -157,6 +168,7 @@ def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int)
 
 def reproject(session: Session, job_id: str, *, actor: str, reason: str) -> JobState:
     """Make the stored state what the executions say it is; the journal notes what it was found to be."""
+    session.lock_jobs([job_id])
     stored = session.first("job_state", job_id=job_id)
     projected = session.first("projected_state", job_id=job_id)
     if stored is None or projected is None:

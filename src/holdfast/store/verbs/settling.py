@@ -15,7 +15,7 @@ from holdfast.core.states import (
 from holdfast.errors import CycleError, JobNotFoundError
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import End, Journaled
-from holdfast.store.session import Session, to_json
+from holdfast.store.session import Session, to_json, without_nul
 
 SETTLED = frozenset({Disposition.FAILED, Disposition.QUARANTINED})
 
@@ -67,6 +67,7 @@ def change_disposition(
 ) -> None:
     """An ended job moves on: failed or quarantined → pending, failed → quarantined."""
     session.run("change_disposition", exec_id=exec_id, disposition=after)
+    session.run("touch_job", job_id=job_id, now=session.now)
     session.journal(
         Journaled(
             job_id=job_id,
@@ -114,7 +115,7 @@ def _abort(session: Session, end: End, *, status: ExecutionStatus, actor: str) -
         exec_id=end.exec_id,
         disposition=end.path[0],
         code=end.code,
-        error=end.error,
+        error=without_nul(end.error) if end.error else end.error,
         position=end.position,
         tries=end.tries,
         now=session.now,
@@ -140,12 +141,13 @@ def _abort(session: Session, end: End, *, status: ExecutionStatus, actor: str) -
     session.run(
         "settle_job",
         job_id=end.job_id,
-        failed=int(end.path[0] is Disposition.FAILED),
+        failed=int(end.path[0] is Disposition.FAILED and end.code not in CRASH_CODES),
         crashed=int(end.code in CRASH_CODES),
         not_before=end.not_before,
         hold=hold,
         waits_for=waits_for,
         settled=int(end.path[-1] in SETTLED),
+        cleaned=int(end.forget_steps),
     )
 
 

@@ -21,29 +21,33 @@ def submit(session: Session, jobs: Sequence[NewJob], *, actor: str) -> list[Subm
     rows: list[tuple[object, ...]] = []
     doomed: list[tuple[str, str]] = []
     keys: dict[tuple[str, str], str] = {}
-    batch_ids = {job.job_id for job in jobs}
+    stands_for: dict[str, str] = {}
     for job in jobs:
         existing = _existing(session, job, keys)
-        if existing is not None:
-            answers.append(Submitted(existing, created=False))
+        stands_for[job.job_id] = existing or job.job_id
+        answers.append(Submitted(existing or job.job_id, created=existing is None))
+        if existing is None and job.key is not None:
+            keys[job.flow, job.key] = job.job_id
+    for job, answer in zip(jobs, answers, strict=True):
+        if not answer.created:
             continue
-        hold, waits_for = "none", None
-        if job.run_after is not None:
-            state = JobState.PENDING if job.run_after in batch_ids else _predecessor_state(session, job)
+        hold, waits_for, run_after = "none", None, job.run_after
+        if run_after is not None:
+            # A predecessor of the same batch may turn out to be a job that was there under its key.
+            run_after = stands_for.get(run_after, run_after)
+            is_new = run_after in stands_for and stands_for[run_after] == run_after
+            state = JobState.PENDING if is_new else _predecessor_state(session, job, run_after)
             if state is not JobState.SUCCEEDED:
-                hold, waits_for = "after", job.run_after
+                hold, waits_for = "after", run_after
             if state in ENDED_WITHOUT_SUCCESS:
-                doomed.append((job.job_id, job.run_after))
+                doomed.append((job.job_id, run_after))
         if hold == "none" and job.not_before > session.now:
             hold = "until"
-        if job.key is not None:
-            keys[job.flow, job.key] = job.job_id
         fresh.append(job)
         rows.append(
             (job.job_id, job.flow, job.fingerprint, job.key, job.queue, job.priority, hold, job.not_before,
-             job.run_after, waits_for, job.parent, job.failure_limit, job.crash_limit, job.stall_ms)
+             run_after, waits_for, job.parent, job.failure_limit, job.crash_limit, job.stall_ms)
         )  # fmt: skip
-        answers.append(Submitted(job.job_id, created=True))
     if fresh:
         _insert(session, fresh, rows, actor=actor)
     for job, answer in zip(jobs, answers, strict=True):
@@ -65,14 +69,15 @@ def _existing(session: Session, job: NewJob, keys: Mapping[tuple[str, str], str]
     return found or keys.get((job.flow, job.key))
 
 
-def _predecessor_state(session: Session, job: NewJob) -> JobState:
-    assert job.run_after is not None
-    state = session.first("job_state", job_id=job.run_after)
+def _predecessor_state(session: Session, job: NewJob, run_after: str) -> JobState:
+    # Or it could end unseen between this look and the waiting.
+    session.lock_jobs([run_after])
+    state = session.first("job_state", job_id=run_after)
     if state is None:
-        raise JobNotFoundError(job.run_after)
-    if job.parent is not None and job.run_after in {row[0] for row in session.run("ancestors", job_id=job.parent)}:
+        raise JobNotFoundError(run_after)
+    if job.parent is not None and run_after in {row[0] for row in session.run("ancestors", job_id=job.parent)}:
         raise CycleError(
-            f"job {job.job_id} would run after {job.run_after}, its own parent, which may be waiting for it",
+            f"job {job.job_id} would run after {run_after}, its own parent, which may be waiting for it",
             hint="let it run after a sibling instead",
         )
     return JobState(state)

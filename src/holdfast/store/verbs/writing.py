@@ -23,7 +23,7 @@ from holdfast.store.messages import (
     Submitted,
     Write,
 )
-from holdfast.store.session import Rows, Session, to_json
+from holdfast.store.session import Rows, Session, to_json, without_nul
 from holdfast.store.verbs.claiming import finish, journal_begin
 from holdfast.store.verbs.settling import end_execution
 from holdfast.store.verbs.submitting import submit
@@ -32,9 +32,18 @@ Result = Exception | None
 W = TypeVar("W")
 
 _TRANSACTION_CONTROL = re.compile(
-    r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*(begin|commit|end|rollback|savepoint|release|attach|detach|vacuum|pragma)\b",
+    r"(?:[\s;\ufeff]|--[^\n]*\n|/\*.*?\*/)*(begin|commit|end|rollback|savepoint|release|attach|detach|vacuum|pragma)\b",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+class EffectEndedTransaction(Exception):
+    """An effect failed in a way that made the database give up the whole transaction, and the batch with it."""
+
+    def __init__(self, write: Commit, error: Exception) -> None:
+        super().__init__(str(error))
+        self.write = write
+        self.error = error
 
 
 class EffectTransaction:
@@ -44,12 +53,16 @@ class EffectTransaction:
         self._session = session
         self._actor = actor
         self._savepoint = False
+        self._ended = False
+        self._rows: list[Rows] = []
         self._journal_mark = session.journal_mark()
 
     def execute(self, sql: str, parameters: Any = ()) -> Rows:
         """Run one statement."""
         self._prepare(sql)
-        return self._session.connection.execute(sql, parameters)
+        rows = self._session.connection.execute(sql, parameters)
+        self._rows.append(rows)
+        return rows
 
     def executemany(self, sql: str, parameters: Any) -> Rows | None:
         """Run one statement for each set of parameters."""
@@ -66,25 +79,40 @@ class EffectTransaction:
 
     def keep(self) -> None:
         """The effect has succeeded."""
+        self._end()
         if self._savepoint:
-            self._session.connection.execute("RELEASE effect")
+            self._session.keep_effect()
 
     def undo(self) -> None:
         """The effect has failed: take back what it wrote, and nothing else of the batch."""
+        self._end()
         if self._savepoint:
-            self._session.connection.execute("ROLLBACK TO effect")
-            self._session.connection.execute("RELEASE effect")
+            self._session.undo_effect()
             self._session.drop_journal_after(self._journal_mark)
 
+    def _end(self) -> None:
+        # A statement that is still being read keeps a savepoint from being released.
+        self._ended = True
+        for rows in self._rows:
+            rows.close()
+
     def _prepare(self, sql: str) -> None:
+        if self._ended:
+            raise BadInput("this transaction has ended", hint="use tx only inside the commit step that it was given to")
         if _TRANSACTION_CONTROL.match(sql):
             raise BadInput(
                 f"a commit step may not run {sql.split(maxsplit=1)[0].upper()!r}",
                 hint="the engine commits: effect and job together",
             )
         if not self._savepoint:
-            self._session.connection.execute("SAVEPOINT effect")
+            self._session.begin_effect()
             self._savepoint = True
+
+
+def jobs_of(batch: Sequence[Write]) -> list[str]:
+    """The jobs a batch is about, those that one of them is going to wait for included."""
+    waited_for = {one.wait_for for one in batch if isinstance(one, End) and one.wait_for is not None}
+    return sorted({one.job_id for one in batch} | waited_for)
 
 
 def write(session: Session, batch: Sequence[Write], *, worker_id: str) -> list[Result]:
@@ -120,7 +148,12 @@ def _finish_steps(
     written = {
         row[0] for row in session.run("finish_steps", batch=to_json(rows), worker=worker_id, now=session.now).fetchall()
     }
-    answers.update((index, None if w.exec_id in written else LeaseLost(w.exec_id)) for index, w in steps)
+    for index, one in steps:
+        # A step that this very execution has written before is no lost lease: only the answer was lost.
+        there = one.exec_id in written or session.first(
+            "evidence_step", job_id=one.job_id, position=one.position, exec_id=one.exec_id
+        )
+        answers[index] = None if there else LeaseLost(one.exec_id)
 
 
 def _commit(
@@ -137,6 +170,7 @@ def _commit(
         answers[index] = LeaseLost(one.exec_id)
         if one.exec_id not in live:
             continue
+        live.discard(one.exec_id)  # the same commit twice in one batch is one commit
         answers[index], response = _apply_effect(session, one, worker_id)
         if answers[index] is None:
             accepted.append(one)
@@ -172,6 +206,8 @@ def _apply_effect(session: Session, one: Commit, worker_id: str) -> tuple[Result
     try:
         response = one.effect(transaction)
     except Exception as error:
+        if not session.is_open():
+            raise EffectEndedTransaction(one, error) from error
         transaction.undo()
         return error, None
     transaction.keep()
@@ -189,7 +225,7 @@ def _write_one(session: Session, one: Write, worker_id: str) -> bool:
                     **fence,
                     position=one.position,
                     tries=one.tries,
-                    error=one.error,
+                    error=without_nul(one.error),
                     retry_at=one.retry_at,
                 )
             )

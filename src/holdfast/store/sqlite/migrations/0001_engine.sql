@@ -74,6 +74,7 @@ CREATE TABLE executions (
     lease_expires_at INTEGER NOT NULL,
     position INTEGER NOT NULL DEFAULT 0,
     tries INTEGER NOT NULL DEFAULT 0 CHECK (tries >= 0),
+    interrupted INTEGER NOT NULL DEFAULT 0 CHECK (interrupted IN (0, 1)),
     retry_at INTEGER,
     progressed_at INTEGER NOT NULL,
     progress TEXT,
@@ -109,6 +110,7 @@ CREATE TABLE children (
     name TEXT NOT NULL,
     round INTEGER NOT NULL,
     job_id TEXT NOT NULL,
+    ordinal INTEGER NOT NULL,
     PRIMARY KEY (parent, name, round)
 ) WITHOUT ROWID;
 CREATE INDEX children_job ON children (job_id);
@@ -225,6 +227,17 @@ BEGIN
     SELECT raise(ABORT, 'holdfast: illegal job transition');
 END;
 
+-- UPDATE OR REPLACE would remove the other job instead of failing.
+CREATE TRIGGER jobs_key_is_free BEFORE UPDATE OF state ON jobs
+WHEN NEW.key IS NOT NULL AND OLD.state NOT IN ('pending', 'running') AND NEW.state IN ('pending', 'running')
+    AND EXISTS (
+        SELECT 1 FROM jobs AS j
+        WHERE j.flow = NEW.flow AND j.key = NEW.key AND j.state IN ('pending', 'running') AND j.job_id <> NEW.job_id
+    )
+BEGIN
+    SELECT raise(ABORT, 'holdfast: another unfinished job has this key');
+END;
+
 CREATE TRIGGER jobs_succeeded_is_final BEFORE UPDATE ON jobs
 WHEN OLD.state = 'succeeded'
 BEGIN
@@ -246,7 +259,7 @@ END;
 
 CREATE TRIGGER executions_start_leased BEFORE INSERT ON executions
 WHEN NEW.status <> 'leased'
-    OR NEW.attempt <= (SELECT j.attempt FROM jobs AS j WHERE j.job_id = NEW.job_id)
+    OR NEW.attempt <> 1 + (SELECT j.attempt FROM jobs AS j WHERE j.job_id = NEW.job_id)
     OR EXISTS (SELECT 1 FROM executions AS e WHERE e.job_id = NEW.job_id AND e.status IN ('committed', 'done'))
 BEGIN
     SELECT raise(ABORT, 'holdfast: an execution starts as leased, as the next attempt of an uncommitted job');
@@ -284,16 +297,21 @@ BEGIN
         AND state <> (SELECT p.state FROM job_projection AS p WHERE p.job_id = NEW.job_id);
 END;
 
-CREATE TRIGGER executions_identity_is_fixed BEFORE UPDATE OF exec_id, job_id, attempt, lease_owner ON executions
-WHEN NEW.exec_id <> OLD.exec_id OR NEW.job_id <> OLD.job_id OR NEW.attempt <> OLD.attempt
-    OR NEW.lease_owner <> OLD.lease_owner
+CREATE TRIGGER executions_identity_is_fixed
+BEFORE UPDATE OF exec_id, job_id, attempt, queue, lease_owner, started_at, interrupted ON executions
+WHEN NEW.exec_id <> OLD.exec_id OR NEW.job_id <> OLD.job_id OR NEW.attempt <> OLD.attempt OR NEW.queue <> OLD.queue
+    OR NEW.lease_owner <> OLD.lease_owner OR NEW.started_at <> OLD.started_at OR NEW.interrupted <> OLD.interrupted
 BEGIN
     SELECT raise(ABORT, 'holdfast: what identifies an execution does not change');
 END;
 
 CREATE TRIGGER executions_ended_are_final BEFORE UPDATE ON executions
-WHEN OLD.status IN ('done', 'aborted') AND (NEW.finished_at IS NOT OLD.finished_at OR NEW.status <> OLD.status
-    OR NEW.lease_expires_at <> OLD.lease_expires_at)
+WHEN OLD.status IN ('done', 'aborted') AND (
+    NEW.status <> OLD.status OR NEW.finished_at IS NOT OLD.finished_at OR NEW.code IS NOT OLD.code
+    OR NEW.error IS NOT OLD.error OR NEW.lease_expires_at <> OLD.lease_expires_at OR NEW.position <> OLD.position
+    OR NEW.tries <> OLD.tries OR NEW.retry_at IS NOT OLD.retry_at OR NEW.progressed_at <> OLD.progressed_at
+    OR NEW.progress IS NOT OLD.progress
+)
 BEGIN
     SELECT raise(ABORT, 'holdfast: an ended execution does not change');
 END;
@@ -303,9 +321,52 @@ BEGIN
     SELECT raise(ABORT, 'holdfast: a request does not change');
 END;
 
+CREATE TRIGGER requests_are_kept BEFORE DELETE ON requests
+WHEN NOT EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = OLD.job_id)
+BEGIN
+    SELECT raise(ABORT, 'holdfast: requests are removed by retention only');
+END;
+
+-- A step is written once by the execution that finished it, and a job that has committed has all of its steps.
+CREATE TRIGGER steps_are_added BEFORE INSERT ON steps
+WHEN EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = NEW.job_id AND s.position = NEW.position)
+    OR EXISTS (SELECT 1 FROM executions AS e WHERE e.job_id = NEW.job_id AND e.status IN ('committed', 'done'))
+BEGIN
+    SELECT raise(ABORT, 'holdfast: a finished step does not change');
+END;
+
+CREATE TRIGGER steps_are_final BEFORE UPDATE ON steps
+BEGIN
+    SELECT raise(ABORT, 'holdfast: a finished step does not change');
+END;
+
+CREATE TRIGGER steps_are_kept BEFORE DELETE ON steps
+WHEN EXISTS (SELECT 1 FROM executions AS e WHERE e.job_id = OLD.job_id AND e.status IN ('committed', 'done'))
+    AND NOT EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = OLD.job_id)
+BEGIN
+    SELECT raise(ABORT, 'holdfast: the steps of a committed job are removed by retention only');
+END;
+
+CREATE TRIGGER definitions_are_not_replaced BEFORE INSERT ON definitions
+WHEN EXISTS (SELECT 1 FROM definitions AS d WHERE d.fingerprint = NEW.fingerprint)
+BEGIN
+    SELECT raise(ABORT, 'holdfast: a definition does not change');
+END;
+
+CREATE TRIGGER definitions_are_final BEFORE UPDATE ON definitions
+BEGIN
+    SELECT raise(ABORT, 'holdfast: a definition does not change');
+END;
+
+CREATE TRIGGER definitions_are_kept BEFORE DELETE ON definitions
+BEGIN
+    SELECT raise(ABORT, 'holdfast: a definition does not change');
+END;
+
 CREATE TRIGGER journal_follows BEFORE INSERT ON journal
-WHEN NEW.prev_hash <> CASE NEW.seq WHEN 1 THEN '' ELSE coalesce(
-    (SELECT j.hash FROM journal AS j WHERE j.job_id = NEW.job_id AND j.seq = NEW.seq - 1), '?') END
+WHEN NEW.prev_hash IS NOT CASE NEW.seq WHEN 1 THEN '' ELSE (
+    SELECT j.hash FROM journal AS j WHERE j.job_id = NEW.job_id AND j.seq = NEW.seq - 1
+) END
 BEGIN
     SELECT raise(ABORT, 'holdfast: a journal entry must follow the one before it');
 END;
@@ -332,6 +393,17 @@ CREATE TRIGGER executions_are_kept BEFORE DELETE ON executions
 WHEN NOT EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = OLD.job_id)
 BEGIN
     SELECT raise(ABORT, 'holdfast: executions are removed by retention only');
+END;
+
+CREATE TRIGGER pruned_is_true BEFORE INSERT ON pruned
+WHEN NOT EXISTS (
+    SELECT 1 FROM jobs AS j JOIN journal AS l ON l.job_id = j.job_id
+    WHERE j.job_id = NEW.job_id AND j.state IN ('succeeded', 'failed', 'quarantined') AND j.state = NEW.state
+        AND l.seq = NEW.entries AND l.hash = NEW.head
+        AND NOT EXISTS (SELECT 1 FROM journal AS later WHERE later.job_id = l.job_id AND later.seq > l.seq)
+)
+BEGIN
+    SELECT raise(ABORT, 'holdfast: only an ended job is pruned, under the true head of its journal');
 END;
 
 CREATE TRIGGER pruned_is_append_only BEFORE UPDATE ON pruned

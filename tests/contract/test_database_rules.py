@@ -1,0 +1,510 @@
+"""The database keeps the rules itself: a stray `sqlite3` shell tries to break each of them and is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from holdfast.core.states import (
+    EXECUTION_TRANSITIONS,
+    JOB_TRANSITIONS,
+    Disposition,
+    ExecutionStatus,
+    JobState,
+    disposition_transitions,
+)
+from holdfast.store.messages import Claim
+from tests.support.backends import SqliteBackend
+from tests.support.bench import OPERATOR, Bench, commit, finish, finish_step
+
+
+@pytest.fixture
+def shell(bench: Bench, backend: SqliteBackend) -> Iterator[sqlite3.Connection]:
+    """As a person at a prompt has it: no foreign keys, no settings, and every statement is its own transaction."""
+    with closing(sqlite3.connect(backend.path, isolation_level=None)) as connection:
+        yield connection
+
+
+def refused(shell: sqlite3.Connection, statement: str) -> str:
+    """The message with which the database refuses the statement."""
+    with pytest.raises(sqlite3.IntegrityError) as caught:
+        shell.execute(statement)
+    return str(caught.value)
+
+
+def lease(claim: Claim, *, status: str = "leased", attempt: int = 2, exec_id: str = "stray", disposition: str = "NULL") -> str:
+    return (
+        "INSERT INTO executions (exec_id, job_id, attempt, queue, status, disposition, lease_owner, lease_expires_at,"
+        " progressed_at, started_at) VALUES"
+        f" ('{exec_id}', '{claim.job.job_id}', {attempt}, '', '{status}', {disposition}, 'me', 9e12, 1, 1)"
+    )
+
+
+# --- executions --------------------------------------------------------------------------------------------
+
+
+def test_a_job_has_one_committed_execution_for_ever(bench: Bench, shell: sqlite3.Connection) -> None:
+    claim = bench.committed()
+
+    message = refused(shell, lease(claim))
+
+    assert "holdfast" in message
+    assert len(bench.store.executions(claim.job.job_id)) == 1
+    bench.assert_sound()
+
+
+def test_the_index_alone_refuses_a_second_commit(bench: Bench, shell: sqlite3.Connection) -> None:
+    """Should the triggers be gone, INV_001 is still kept."""
+    claim = bench.committed()
+    for (name,) in shell.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        shell.execute(f"DROP TRIGGER {name}")
+
+    message = refused(shell, lease(claim, status="committed"))
+
+    assert "executions" in message
+
+
+def test_a_job_has_one_live_execution(bench: Bench, shell: sqlite3.Connection) -> None:
+    claim = bench.running()
+
+    refused(shell, lease(claim))
+
+    assert len(bench.store.executions(claim.job.job_id)) == 1
+
+
+@pytest.mark.parametrize("status", [s for s in ExecutionStatus if s is not ExecutionStatus.LEASED])
+def test_an_execution_starts_as_leased(bench: Bench, shell: sqlite3.Connection, status: ExecutionStatus) -> None:
+    claim = bench.running()
+    bench.crash()
+    disposition = "'retry'" if status is ExecutionStatus.ABORTED else "NULL"
+
+    refused(shell, lease(claim, status=status, disposition=disposition))
+
+    assert bench.state(claim.job.job_id) is JobState.PENDING
+
+
+@pytest.mark.parametrize("attempt", [-1, 0, 1, 3, 99])
+def test_an_execution_is_the_next_attempt_and_no_other(bench: Bench, shell: sqlite3.Connection, attempt: int) -> None:
+    claim = bench.running()
+    bench.crash()
+
+    refused(shell, lease(claim, attempt=attempt))
+
+    assert bench.job(claim.job.job_id).attempt == 1
+    bench.assert_sound()
+
+
+@pytest.mark.parametrize("disposition", [Disposition.FAILED, Disposition.QUARANTINED])
+def test_a_job_that_has_failed_is_not_leased_again(
+    bench: Bench, shell: sqlite3.Connection, disposition: Disposition
+) -> None:
+    claim = bench.running()
+    bench.store.fail(claim.job.job_id, actor=OPERATOR, reason="x", quarantine=disposition == "quarantined")
+
+    refused(shell, lease(claim))
+
+    assert bench.state(claim.job.job_id).value == disposition.value
+
+
+def put_at(bench: Bench, status: ExecutionStatus) -> Claim:
+    """A job whose execution has that status."""
+    if status is ExecutionStatus.LEASED:
+        bench.submit(fingerprint="f-old")
+        return bench.take()
+    claim = bench.running()
+    if status in (ExecutionStatus.COMMITTED, ExecutionStatus.DONE):
+        bench.apply(commit(claim))
+    if status is ExecutionStatus.DONE:
+        bench.apply(finish(claim))
+    if status is ExecutionStatus.ABORTED:
+        bench.crash()
+    return claim
+
+
+def change_status(claim: Claim, status: ExecutionStatus) -> str:
+    disposition = "'retry'" if status is ExecutionStatus.ABORTED else "NULL"
+    finished = "9e12" if status in (ExecutionStatus.ABORTED, ExecutionStatus.DONE) else "NULL"
+    return (
+        f"UPDATE executions SET status = '{status}', disposition = {disposition}, finished_at = {finished}"
+        f" WHERE exec_id = '{claim.exec_id}'"
+    )
+
+
+ILLEGAL = [(a, b) for a in ExecutionStatus for b in ExecutionStatus if a != b and b not in EXECUTION_TRANSITIONS[a]]
+LEGAL = [(a, b) for a in ExecutionStatus for b in EXECUTION_TRANSITIONS[a]]
+
+
+@pytest.mark.parametrize("before, after", ILLEGAL)
+def test_a_transition_that_the_table_does_not_have_is_refused(
+    bench: Bench, shell: sqlite3.Connection, before: ExecutionStatus, after: ExecutionStatus
+) -> None:
+    claim = put_at(bench, before)
+
+    refused(shell, change_status(claim, after))
+
+    assert bench.status(claim) is before
+
+
+@pytest.mark.parametrize("before, after", LEGAL)
+def test_a_legal_transition_moves_the_job_along(
+    bench: Bench, shell: sqlite3.Connection, before: ExecutionStatus, after: ExecutionStatus
+) -> None:
+    claim = put_at(bench, before)
+
+    shell.execute(change_status(claim, after))
+
+    assert bench.status(claim) is after
+    [(stored, projected)] = shell.execute(
+        "SELECT j.state, p.state FROM jobs AS j JOIN job_projection AS p USING (job_id)"
+    ).fetchall()
+    assert stored == projected
+
+
+LEGAL_DISPOSITIONS = disposition_transitions()
+
+
+@pytest.mark.parametrize("before", Disposition)
+@pytest.mark.parametrize("after", Disposition)
+def test_the_meaning_of_an_aborted_execution_changes_only_as_the_table_allows(
+    bench: Bench, shell: sqlite3.Connection, before: Disposition, after: Disposition
+) -> None:
+    claim = bench.running()
+    if before is Disposition.RETRY:
+        bench.crash()
+    else:
+        bench.store.fail(claim.job.job_id, actor=OPERATOR, reason="x", quarantine=before == "quarantined")
+    statement = f"UPDATE executions SET disposition = '{after}' WHERE exec_id = '{claim.exec_id}'"
+
+    if before != after and (before, after) not in LEGAL_DISPOSITIONS:
+        refused(shell, statement)
+        after = before
+    else:
+        shell.execute(statement)
+
+    assert bench.latest(claim.job.job_id).disposition is after
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["exec_id = 'other'", "job_id = 'other'", "attempt = 7", "lease_owner = 'me'", "queue = 'other'", "status = 'nonsense'"],
+)
+def test_what_identifies_an_execution_does_not_change(bench: Bench, shell: sqlite3.Connection, change: str) -> None:
+    claim = bench.running()
+    before = bench.latest(claim.job.job_id)
+
+    refused(shell, f"UPDATE executions SET {change}")
+
+    assert bench.latest(claim.job.job_id) == before
+
+
+@pytest.mark.parametrize("change", ["finished_at = 5", "lease_expires_at = 9e12", "status = 'leased'", "code = 'x'", "error = 'x'"])
+@pytest.mark.parametrize("status", [ExecutionStatus.DONE, ExecutionStatus.ABORTED])
+def test_an_ended_execution_does_not_change(
+    bench: Bench, shell: sqlite3.Connection, status: ExecutionStatus, change: str
+) -> None:
+    claim = put_at(bench, status)
+    before = bench.latest(claim.job.job_id)
+
+    refused(shell, f"UPDATE executions SET {change}")
+
+    assert bench.latest(claim.job.job_id) == before
+
+
+@pytest.mark.parametrize("status", ExecutionStatus)
+def test_an_execution_is_never_deleted(bench: Bench, shell: sqlite3.Connection, status: ExecutionStatus) -> None:
+    claim = put_at(bench, status)
+
+    refused(shell, "DELETE FROM executions")
+
+    assert bench.status(claim) is status
+
+
+# --- jobs --------------------------------------------------------------------------------------------------
+
+PREPARED = {
+    JobState.PENDING: lambda bench: bench.submit(),
+    JobState.RUNNING: lambda bench: bench.running().job.job_id,
+    JobState.SUCCEEDED: lambda bench: bench.succeeded(),
+    JobState.FAILED: lambda bench: bench.ended(Disposition.FAILED),
+    JobState.QUARANTINED: lambda bench: bench.ended(Disposition.QUARANTINED),
+}
+
+
+@pytest.mark.parametrize("before", JobState)
+@pytest.mark.parametrize("after", [*JobState, "nonsense", ""])
+def test_the_state_of_a_job_is_not_for_anybody_to_write(
+    bench: Bench, shell: sqlite3.Connection, before: JobState, after: str
+) -> None:
+    job_id = PREPARED[before](bench)
+    if before == after and before is not JobState.SUCCEEDED:
+        shell.execute(f"UPDATE jobs SET state = '{after}'")
+    else:
+        refused(shell, f"UPDATE jobs SET state = '{after}'")
+
+    assert bench.state(job_id) is before
+
+
+def test_every_state_is_in_the_table_that_was_tried() -> None:
+    assert set(PREPARED) == set(JobState) == set(JOB_TRANSITIONS)
+
+
+@pytest.mark.parametrize("change", ["priority = 5", "updated_at = 1", "not_before = 1", "cancel_reason = 'x'", "attempt = 9"])
+def test_a_succeeded_job_does_not_change(bench: Bench, shell: sqlite3.Connection, change: str) -> None:
+    job_id = bench.succeeded()
+    before = bench.job(job_id)
+
+    refused(shell, f"UPDATE jobs SET {change}")
+
+    assert bench.job(job_id) == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE steps SET response = '{\"forged\":true}'",
+        "DELETE FROM steps",
+        "INSERT INTO steps SELECT job_id, position + 1, 'more', exec_id, 1, 1, 1, '{}' FROM steps",
+        "INSERT OR REPLACE INTO steps SELECT job_id, position, step, exec_id, 1, 1, 1, '{}' FROM steps",
+    ],
+)
+def test_the_answer_of_a_succeeded_job_does_not_change(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
+    job_id = bench.succeeded()
+    before = bench.store.steps(job_id)
+
+    refused(shell, statement)
+
+    assert bench.store.steps(job_id) == before
+
+
+@pytest.mark.parametrize("column", ["attempt", "failures", "crashes"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_attempts_only_grow(bench: Bench, shell: sqlite3.Connection, column: str, value: int) -> None:
+    job_id = bench.submit(failure_limit=9, crash_limit=9)
+    bench.take()
+    bench.crash()
+    bench.take()
+    bench.store.fail(job_id, actor=OPERATOR, reason="x", quarantine=False)
+    before = bench.job(job_id)
+
+    refused(shell, f"UPDATE jobs SET {column} = {value}")
+
+    assert bench.job(job_id) == before
+
+
+@pytest.mark.parametrize("column", ["job_id", "flow", "key", "parent", "run_after", "created_at"])
+@pytest.mark.parametrize("value", ["'other'", "NULL"])
+def test_what_identifies_a_job_does_not_change(
+    bench: Bench, shell: sqlite3.Connection, column: str, value: str
+) -> None:
+    job_id = bench.submit(key="k", parent="p", run_after=bench.succeeded())
+    before = bench.job(job_id)
+
+    refused(shell, f"UPDATE jobs SET {column} = {value} WHERE job_id = '{job_id}'")
+
+    assert bench.job(job_id) == before
+
+
+@pytest.mark.parametrize("values", ["'running', 0", "'succeeded', 0", "'failed', 0", "'pending', 1", "'nonsense', 0"])
+def test_a_job_starts_as_pending_without_attempts(bench: Bench, shell: sqlite3.Connection, values: str) -> None:
+    bench.submit()
+
+    refused(
+        shell,
+        "INSERT INTO jobs (job_id, flow, fingerprint, created_at, updated_at, state, attempt)"
+        f" VALUES ('stray', 'demo', 'f-demo', 1, 1, {values})",
+    )
+
+    assert len(bench.store.jobs()) == 1
+
+
+def test_two_unfinished_jobs_cannot_have_one_key(bench: Bench, shell: sqlite3.Connection) -> None:
+    bench.submit(key="k")
+
+    refused(
+        shell,
+        "INSERT INTO jobs (job_id, flow, fingerprint, created_at, updated_at, key) VALUES ('x', 'demo', 'f-demo', 1, 1, 'k')",
+    )
+
+    assert len(bench.store.jobs()) == 1
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_a_job_is_never_deleted(bench: Bench, shell: sqlite3.Connection, state: JobState) -> None:
+    job_id = PREPARED[state](bench)
+
+    refused(shell, "DELETE FROM jobs")
+
+    assert bench.state(job_id) is state
+
+
+# --- requests, journal, what was pruned --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE requests SET request = '{}'", "DELETE FROM requests", "REPLACE INTO requests SELECT job_id, '{}' FROM jobs"]
+)
+def test_a_request_does_not_change(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
+    job_id = bench.submit(request='{"n":9}')
+
+    refused(shell, statement)
+
+    assert bench.store.request(job_id) == '{"n":9}'
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE definitions SET definition = '{}'", "DELETE FROM definitions", "REPLACE INTO definitions SELECT fingerprint, flow, '{}', 1 FROM definitions"]
+)
+def test_a_definition_that_a_job_is_pinned_to_does_not_change(
+    bench: Bench, shell: sqlite3.Connection, statement: str
+) -> None:
+    bench.submit()
+    before = dict(bench.store.definitions())
+
+    refused(shell, statement)
+
+    assert bench.store.definitions() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE journal SET reason = 'nothing happened' WHERE seq = 2",
+        "UPDATE journal SET actor = 'somebody else'",
+        "UPDATE journal SET hash = 'x'",
+        "UPDATE OR REPLACE journal SET seq = 1",
+        "DELETE FROM journal",
+        "DELETE FROM journal WHERE seq = (SELECT max(seq) FROM journal)",
+        "REPLACE INTO journal SELECT job_id, seq, at, 'me', exec_id, job_from, job_to, exec_from, exec_to, step, 'forged',"
+        " metadata, prev_hash, hash FROM journal WHERE seq = 3",
+    ],
+)
+def test_the_journal_is_append_only(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
+    claim = bench.running()
+    before = bench.journal(claim.job.job_id)
+
+    refused(shell, statement)
+
+    assert bench.journal(claim.job.job_id) == before
+
+
+@pytest.mark.parametrize("seq, prev_hash", [(4, "made up"), (5, ""), (1, ""), (9, "?"), (0, "")])
+def test_a_journal_entry_follows_the_one_before(
+    bench: Bench, shell: sqlite3.Connection, seq: int, prev_hash: str
+) -> None:
+    claim = bench.running()
+
+    refused(
+        shell,
+        f"INSERT INTO journal VALUES ('{claim.job.job_id}', {seq}, 1, 'me', NULL, 'running', 'running', NULL, NULL, NULL,"
+        f" 'x', '{{}}', '{prev_hash}', 'h')",
+    )
+
+    assert len(bench.journal(claim.job.job_id)) == 3
+
+
+@pytest.mark.parametrize("statement", ["UPDATE pruned SET head = 'x'", "DELETE FROM pruned", "REPLACE INTO pruned SELECT job_id, flow, state, 1, 1, 'x', 1, 'me' FROM pruned"])
+def test_the_record_of_what_was_pruned_does_not_change(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
+    bench.succeeded()
+    bench.store.prune(before=bench.clock() + 1, limit=9, actor=OPERATOR, dry_run=False)
+    before = dict(bench.store.pruned_heads())
+
+    refused(shell, statement)
+
+    assert bench.store.pruned_heads() == before
+
+
+@pytest.mark.parametrize("head", ["'made up'", "(SELECT hash FROM journal ORDER BY seq DESC LIMIT 1)"])
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING])
+def test_an_unfinished_job_cannot_be_declared_pruned(
+    bench: Bench, shell: sqlite3.Connection, state: JobState, head: str
+) -> None:
+    """A row in `pruned` is the key that lets rows go: it must not be for anybody to write."""
+    job_id = PREPARED[state](bench)
+
+    refused(shell, f"INSERT INTO pruned VALUES ('{job_id}', 'demo', 'succeeded', 1, 1, {head}, 1, 'me')")
+
+    assert bench.store.pruned_heads() == {}
+
+
+def test_an_ended_job_cannot_be_declared_pruned_under_a_false_head(bench: Bench, shell: sqlite3.Connection) -> None:
+    job_id = bench.succeeded()
+
+    refused(shell, f"INSERT INTO pruned VALUES ('{job_id}', 'demo', 'succeeded', 1, 5, 'made up', 1, 'me')")
+
+    assert bench.store.pruned_heads() == {}
+
+
+# --- REPLACE deletes without firing triggers ---------------------------------------------------------------
+
+REPLACES = {
+    "a succeeded job by a pending one": "INSERT OR REPLACE INTO jobs (job_id, flow, fingerprint, created_at, updated_at)"
+    " SELECT job_id, flow, fingerprint, 1, 1 FROM jobs",
+    "an execution by another": "INSERT OR REPLACE INTO executions SELECT 'x', job_id, attempt, queue, 'leased', NULL, NULL,"
+    " NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions",
+    "an execution of the same id": "INSERT OR REPLACE INTO executions SELECT exec_id, 'other-job', 1, queue, 'leased', NULL,"
+    " NULL, NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions",
+}
+
+
+@pytest.mark.parametrize("statement", REPLACES.values(), ids=REPLACES)
+def test_nothing_is_replaced(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
+    job_id = bench.succeeded()
+    before = (bench.job(job_id), bench.store.executions(job_id))
+
+    refused(shell, statement)
+
+    assert (bench.job(job_id), bench.store.executions(job_id)) == before
+    bench.assert_sound()
+
+
+def test_an_update_or_replace_does_not_remove_another_job_with_the_same_key(
+    bench: Bench, shell: sqlite3.Connection
+) -> None:
+    """The conflict clause of a statement reaches into the triggers that it fires."""
+    failed = bench.ended(key="k")
+    holder = bench.submit(key="k")
+
+    refused(shell, f"UPDATE OR REPLACE executions SET disposition = 'retry' WHERE job_id = '{failed}'")
+
+    assert bench.state(holder) is JobState.PENDING
+    assert bench.state(failed) is JobState.FAILED
+
+
+# --- what the triggers do not forbid, the check finds -------------------------------------------------------
+
+
+def test_a_rule_that_somebody_dropped_is_found(bench: Bench, shell: sqlite3.Connection) -> None:
+    shell.execute("DROP TRIGGER journal_is_append_only")
+    shell.execute("DROP INDEX executions_one_commit")
+
+    found = {(finding.code, finding.subject) for finding in bench.store.integrity(deep=False)}
+    assert found == {
+        ("rule-missing", "schema journal_is_append_only"),
+        ("rule-missing", "schema executions_one_commit"),
+    }
+
+
+def test_a_rule_that_somebody_weakened_is_found(bench: Bench, shell: sqlite3.Connection) -> None:
+    shell.execute("DROP INDEX executions_one_commit")
+    shell.execute("CREATE INDEX executions_one_commit ON executions (job_id)")
+
+    [finding] = bench.store.integrity(deep=False)
+    assert (finding.code, finding.subject) == ("rule-changed", "schema executions_one_commit")
+
+
+def test_an_edit_behind_the_rules_is_found(bench: Bench, shell: sqlite3.Connection) -> None:
+    claim = bench.running()
+    bench.apply(finish_step(claim))
+    triggers = shell.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        shell.execute(f"DROP TRIGGER {name}")
+    shell.execute("UPDATE journal SET reason = 'nothing happened' WHERE seq = 2")
+    shell.execute("UPDATE jobs SET state = 'succeeded'")
+    for _, sql in triggers:
+        shell.execute(sql)
+
+    codes = {finding.code for finding in (*bench.store.integrity(deep=False), *bench.findings())}
+    assert codes == {"projection-mismatch", "journal-broken", "journal-disagrees"}

@@ -1,0 +1,352 @@
+"""Looking: what the store shows to clients, operators and the guard."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from holdfast.core.invariants import Finding
+from holdfast.core.states import Disposition, JobState
+from holdfast.errors import JobNotFoundError
+from holdfast.store.identifiers import new_ulid
+from tests.support.backends import SqliteBackend
+from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish_step, give_back, record_try
+from tests.support.waiting import eventually
+
+
+def test_an_unknown_job_is_not_found(bench: Bench) -> None:
+    with pytest.raises(JobNotFoundError):
+        bench.store.job(new_ulid(1))
+    with pytest.raises(JobNotFoundError):
+        bench.store.request(new_ulid(1))
+
+    assert bench.store.executions(new_ulid(1)) == []
+    assert bench.store.steps(new_ulid(1)) == []
+    assert bench.store.children(new_ulid(1)) == []
+    assert list(bench.store.journal(new_ulid(1))) == []
+
+
+def test_jobs_are_listed_newest_first_and_by_what_is_asked_for(bench: Bench) -> None:
+    done = bench.succeeded(queue="q", key="k")
+    failed = bench.ended(Disposition.FAILED)
+    running = bench.running(flow="demo", queue="q").job.job_id
+    pending = bench.submit(flow="other", key="k")
+
+    def ids(**fields: object) -> list[str]:
+        return [job.job_id for job in bench.store.jobs(**fields)]  # type: ignore[arg-type]
+
+    assert ids() == [pending, running, failed, done]
+    assert ids(limit=2) == [pending, running]
+    assert ids(state=JobState.SUCCEEDED) == [done]
+    assert ids(state=JobState.FAILED) == [failed]
+    assert ids(state=JobState.QUARANTINED) == []
+    assert ids(flow="other") == [pending]
+    assert ids(queue="q") == [running, done]
+    assert ids(key="k") == [pending, done]
+    assert ids(key="k", state=JobState.PENDING) == [pending]
+
+
+def test_jobs_are_counted_by_flow_and_state(bench: Bench) -> None:
+    bench.succeeded()
+    bench.succeeded()
+    bench.ended()
+    bench.submit(flow="other")
+
+    assert bench.store.counts() == {("demo", "succeeded"): 2, ("demo", "failed"): 1, ("other", "pending"): 1}
+
+
+def test_executions_are_listed_oldest_first(bench: Bench) -> None:
+    job_id = bench.submit()
+    for _ in range(3):
+        bench.apply(give_back(bench.take()))
+
+    assert [e.attempt for e in bench.store.executions(job_id)] == [1, 2, 3]
+
+
+def test_the_journal_of_all_jobs_is_ordered_by_job_and_sequence(bench: Bench) -> None:
+    for _ in range(3):
+        bench.running()
+
+    entries = [(entry.job_id, entry.seq) for entry in bench.store.journal()]
+    assert entries == sorted(entries)
+    assert len(entries) == 9
+
+
+def test_the_last_sign_of_progress_of_an_execution(bench: Bench) -> None:
+    claim = bench.running()
+    started = bench.store.last_progress(claim.exec_id)
+    bench.clock.advance(1)
+    bench.apply(finish_step(claim))
+    after_step = bench.store.last_progress(claim.exec_id)
+    bench.clock.advance(1)
+    bench.apply(record_try(claim, position=1))
+
+    assert (started, after_step) == (bench.clock() - 2000, bench.clock() - 1000)
+    assert bench.store.last_progress(claim.exec_id) == bench.clock()
+    assert bench.store.last_progress("nothing") is None
+
+
+def test_a_step_finished_by_an_earlier_attempt_is_no_progress_of_this_one(bench: Bench) -> None:
+    first = bench.running()
+    bench.apply(finish_step(first))
+    bench.apply(give_back(first))
+    bench.clock.advance(5)
+    second = bench.take()
+
+    assert bench.store.last_progress(second.exec_id) == bench.clock()
+
+
+def test_workers_are_known_from_their_announcement_until_they_retire(bench: Bench) -> None:
+    bench.store.announce(worker_id=WORKER, flows=["demo", "other"])
+    bench.clock.advance(5)
+    bench.store.announce(worker_id=OTHER, flows=[])
+    bench.store.announce(worker_id=WORKER, flows=["demo"])
+
+    [one, two] = bench.store.workers()
+    assert (one.worker_id, one.flows) == (WORKER, ("demo",))
+    assert (one.started_at, one.seen_at) == (bench.clock() - 5000, bench.clock())
+    assert (two.worker_id, two.flows) == (OTHER, ())
+
+    bench.store.retire(worker_id=WORKER)
+    bench.store.retire(worker_id="unknown")
+    assert [worker.worker_id for worker in bench.store.workers()] == [OTHER]
+
+
+# --- the guard's view --------------------------------------------------------------------------------------
+
+
+def facts_of(bench: Bench, *, unsettled_only: bool) -> dict[str, object]:
+    found = {}
+    for facts in bench.store.facts(unsettled_only=unsettled_only):
+        assert not isinstance(facts, Finding)
+        found[facts.job.job_id] = facts
+    return dict(found)
+
+
+def test_facts_hold_all_there_is_about_every_job(bench: Bench) -> None:
+    done, running = bench.succeeded(), bench.running()
+    pending = bench.submit()
+
+    facts = {f.job.job_id: f for f in bench.store.facts(unsettled_only=False) if not isinstance(f, Finding)}
+
+    assert set(facts) == {done, running.job.job_id, pending}
+    assert [e.exec_id for e in facts[running.job.job_id].executions] == [running.exec_id]
+    assert facts[done].journal == tuple(bench.journal(done))
+    assert facts[pending].executions == ()
+
+
+def test_the_quick_look_is_at_running_jobs_only(bench: Bench) -> None:
+    bench.succeeded()
+    running = bench.running()
+    bench.submit()
+
+    assert set(facts_of(bench, unsettled_only=True)) == {running.job.job_id}
+
+
+def test_facts_come_page_by_page_without_gap_or_repeat(bench: Bench) -> None:
+    bench.store.submit([bench.new_job() for _ in range(1107)], actor="client")
+
+    assert len(facts_of(bench, unsettled_only=False)) == 1107
+
+
+def test_facts_are_of_one_moment_even_while_others_write(bench: Bench, backend: SqliteBackend) -> None:
+    another = Bench(backend.open(bench.clock), bench.clock)
+    bench.store.submit([bench.new_job() for _ in range(600)], actor="client")
+    seen = []
+    for facts in bench.store.facts(unsettled_only=False):
+        assert not isinstance(facts, Finding)
+        if not seen:
+            another.claim(limit=600)
+        seen.append(facts.job.state)
+
+    assert set(seen) == {JobState.PENDING}
+
+
+def test_looking_inside_a_look_is_allowed(bench: Bench) -> None:
+    for _ in range(3):
+        bench.submit()
+    counts = []
+    for facts in bench.store.facts(unsettled_only=False):
+        assert not isinstance(facts, Finding)
+        assert bench.job(facts.job.job_id).state is JobState.PENDING
+        counts.append(len(list(bench.store.facts(unsettled_only=False))))
+
+    assert counts == [3, 3, 3]
+
+
+def test_a_look_that_was_not_finished_does_not_hold_up_the_next(bench: Bench) -> None:
+    for _ in range(3):
+        bench.submit()
+    unfinished = bench.store.facts(unsettled_only=False)
+    next(unfinished)
+
+    bench.claim()
+
+    try:
+        assert bench.store.evidence([]) == []
+        assert {job.state for job in bench.store.jobs()} == {JobState.RUNNING}
+    finally:
+        unfinished.close()  # type: ignore[attr-defined]
+
+
+def test_a_healthy_database_has_no_faults(bench: Bench) -> None:
+    bench.succeeded()
+    bench.ended()
+    bench.running()
+
+    assert list(bench.store.integrity(deep=True)) == []
+
+
+# --- listening ---------------------------------------------------------------------------------------------
+
+NEWS = {
+    "submit": lambda bench, _claim: bench.submit(),
+    "an end": lambda bench, claim: bench.apply(end(claim)),
+    "a give-back": lambda bench, claim: bench.apply(give_back(claim)),
+    "a cancel": lambda bench, claim: bench.store.cancel(claim.job.job_id, actor=OPERATOR, reason="x"),
+    "a limit": lambda bench, _claim: bench.store.set_queue("", max_running=4, actor=OPERATOR),
+    "a resume": lambda bench, _claim: bench.store.resume_queue(""),
+}
+
+
+@pytest.mark.parametrize("news", NEWS.values(), ids=NEWS)
+def test_a_listener_in_another_process_is_woken_by_news(bench: Bench, backend: SqliteBackend, news: object) -> None:
+    claim = bench.running()
+    listener = backend.open(bench.clock).listen()
+    try:
+        assert not listener.wait(0)
+        news(bench, claim)  # type: ignore[operator]
+
+        assert listener.wait(5)
+    finally:
+        listener.close()
+
+
+def test_a_finish_wakes_those_who_wait_for_the_job(bench: Bench) -> None:
+    from tests.support.bench import finish
+
+    claim = bench.committed()
+    listener = bench.store.listen()
+    try:
+        bench.apply(finish(claim))
+
+        assert listener.wait(5)
+    finally:
+        listener.close()
+
+
+def test_a_listener_sleeps_while_nothing_happens(bench: Bench) -> None:
+    claim = bench.running()
+    listener = bench.store.listen()
+    try:
+        bench.store.extend_leases(worker_id=WORKER, lease_ms=1000)
+        bench.apply(finish_step(claim))
+        bench.apply(commit(claim, position=1))
+
+        assert not listener.wait(0.05)
+    finally:
+        listener.close()
+
+
+def test_a_listener_can_be_woken_from_another_thread(bench: Bench) -> None:
+    listener = bench.store.listen()
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(listener.wait(None)))
+    thread.start()
+    try:
+        listener.wake()
+        thread.join(10)
+
+        assert woken == [True]
+    finally:
+        listener.close()
+
+
+def test_news_that_came_before_the_wait_are_not_missed(bench: Bench) -> None:
+    listener = bench.store.listen()
+    try:
+        bench.submit()
+
+        assert listener.wait(5)
+        assert not listener.wait(0)
+    finally:
+        listener.close()
+
+
+def test_every_listener_hears_the_news_however_quickly_it_came(bench: Bench) -> None:
+    """The notifier must not overlook a listener that began within the same tick of the clock as another one."""
+    missed = 0
+    for _ in range(100):
+        first = bench.store.listen()
+        bench.submit()
+        second = bench.store.listen()
+        bench.submit()
+        missed += not second.wait(0.2)
+        first.close()
+        second.close()
+
+    assert missed == 0
+
+
+def test_listeners_may_come_and_go_while_others_notify(bench: Bench, backend: SqliteBackend) -> None:
+    """A listener is made in two steps; a notifier that comes in between must not take it away."""
+    errors: list[BaseException] = []
+    stop = threading.Event()
+    store = backend.open(bench.clock)
+
+    def notify() -> None:
+        try:
+            while not stop.is_set():
+                store.resume_queue("q")
+        except BaseException as error:
+            errors.append(error)
+
+    bench.submit(queue="q")
+    threads = [threading.Thread(target=notify) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(300):
+            listeners = [bench.store.listen() for _ in range(3)]
+            for listener in listeners:
+                listener.close()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+
+    assert errors == []
+
+
+def test_a_listener_that_died_does_not_disturb_the_others(bench: Bench, backend: SqliteBackend) -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import os, sys; from holdfast.store.opening import open_store;"
+        f"open_store({str(backend.directory)!r}).listen(); print('listening', flush=True); os.kill(os.getpid(), 9)"
+    )
+    died = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    listener = bench.store.listen()
+    try:
+        bench.submit()
+
+        assert b"listening" in died.stdout
+        assert died.returncode == -9
+        assert eventually(lambda: listener.wait(0.1), "the living listener hears it")
+    finally:
+        listener.close()
+
+
+def test_a_store_may_be_read_from_many_threads_without_piling_up_open_files(bench: Bench) -> None:
+    import os
+
+    job_id = bench.submit()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(60):
+        thread = threading.Thread(target=lambda: bench.store.job(job_id))
+        thread.start()
+        thread.join()
+
+    assert len(os.listdir("/proc/self/fd")) - before < 30
