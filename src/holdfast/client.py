@@ -17,6 +17,7 @@ from holdfast.errors import (
     BadInput,
     InvalidStateTransitionError,
     JobFailed,
+    JobNotFoundError,
     ReasonRequiredError,
     UnknownFlowError,
     WaitTimeout,
@@ -181,7 +182,7 @@ class Client:
         facts = ExplainFacts(
             job=job,
             executions=executions,
-            predecessor=self.store.job(waits_for) if waits_for else None,
+            predecessor=self._job_or_none(waits_for),
             queue=queue,
             queue_holders=holders,
             live_flows=frozenset(
@@ -191,6 +192,12 @@ class Client:
             now=self.store.now(),
         )
         return explain(facts)
+
+    def _job_or_none(self, job_id: str | None) -> JobRecord | None:
+        try:
+            return self.store.job(job_id) if job_id else None
+        except JobNotFoundError:
+            return None  # retention has removed it
 
     def _flow(self, flow: Flow[Any, Any] | str) -> Flow[Any, Any]:
         if isinstance(flow, Flow):

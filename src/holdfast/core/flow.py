@@ -77,6 +77,7 @@ class Flow(Generic[Req, Resp]):
         self.response_type = response
         self.queue = checked_name(queue, "queue") if queue else ""
         self.cleanup = cleanup
+        self.cleanup_is_async = inspect.iscoroutinefunction(cleanup)
         self.cleanup_retry = cleanup_retry
         self.cleanup_timeout = cleanup_timeout
         self.version = version

@@ -10,11 +10,15 @@ import msgspec
 from holdfast.core.flow import Flow
 from holdfast.core.names import checked_name
 from holdfast.core.outcomes import Abort, WaitFor
+from holdfast.core.retry import exponential
 from holdfast.core.run import Run
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.errors import DefinitionError
 
 Req = TypeVar("Req")
+
+STAGE_RETRY = exponential(5, delay=0.5)
+"""A stage only submits and looks: what fails there is mostly a database that is busy."""
 
 
 class StageResult(msgspec.Struct, kw_only=True):
@@ -94,7 +98,7 @@ class Pipeline(Flow[Req, PipelineResponse]):
             return PipelineResponse(stages=stages)
 
         add = self.to if self._steps else self.start
-        add(stage, run_stage)
+        add(stage, run_stage, retry=STAGE_RETRY)
         return self
 
     def _responses(self, response: PipelineResponse) -> dict[str, Any]:

@@ -145,8 +145,7 @@ class Executor:
         """Begin a try, unless the run has been asked to stop."""
         if run.stop_error is not None and run.ending is None:
             return False
-        timeout = run.flow.cleanup_timeout if run.ending else run.current.timeout
-        run.enter(self._store.now(), timeout)
+        run.enter(self._store.now(), run.timeout)
         crash_point(f"step.{run.step}", "before")
         return True
 
@@ -202,6 +201,9 @@ class Executor:
             case PlanEnding():
                 run.ending = write.ending
                 run.tries = 0
+                # What the step was stopped for is no reason to stop the cleanup.
+                if isinstance(run.stop_error, (StepCancelled, StepTimeout)):
+                    run.stop_error = None
                 return Perform()
             case Commit():
                 self._telemetry.transition(run.flow.name, "running", "committed")

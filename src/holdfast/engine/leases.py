@@ -69,7 +69,7 @@ class LeaseKeeper:
             if one is None:
                 run.stop(LeaseLost(run.exec_id))
                 self._lost(run)
-            elif one.cancel_reason is not None and run.stop_error is None:
+            elif one.cancel_reason is not None and run.stop_error is None and run.ending is None:
                 run.stop(StepCancelled(one.cancel_reason))
                 self._stopping(run)
 

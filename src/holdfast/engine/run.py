@@ -69,6 +69,16 @@ class LiveRun:
         return "cleanup" if self.ending is not None else self.current.name
 
     @property
+    def timeout(self) -> float | None:
+        """How long the step, or the cleanup, may take."""
+        return self.current.timeout if self.ending is None else self.flow.cleanup_timeout
+
+    @property
+    def is_async(self) -> bool:
+        """Does the step, or the cleanup, belong on the event loop?"""
+        return self.current.is_async if self.ending is None else self.flow.cleanup_is_async
+
+    @property
     def deadline(self) -> float | None:
         return None if self._deadline is None else self._deadline - time.monotonic()
 

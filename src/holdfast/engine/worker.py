@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
@@ -31,6 +32,7 @@ log = logging.getLogger("holdfast.worker")
 
 GROW_CHECK = 0.003
 RECOVERY_PAUSE = 0.2
+ANNOUNCE_INTERVAL = 30.0
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,7 @@ class Worker:
         self._lease_ms = round(settings.lease * 1000)
         self._executor = Executor(store, self._flows, telemetry)
         self._runs: dict[str, LiveRun] = {}
+        self._claimed: deque[Claim] = deque()
         self._sleeping: list[tuple[int, int, LiveRun, int]] = []
         self._timed: list[tuple[float, int, LiveRun, tuple[int, int]]] = []
         self._order = itertools.count()
@@ -69,6 +72,7 @@ class Worker:
         self._idle = threading.Condition()
         self.failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
         self._listener = store.listen()
         self._pool = StepPool(settings.concurrency, self._perform)
         self._recovery = Recovery(store, worker_id=self.worker_id, telemetry=telemetry)
@@ -96,6 +100,7 @@ class Worker:
         """Recover what is there to recover, then begin to claim."""
         self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
         self._recovery.run_once()
+        self._listener.watch(self._recovery.descriptors)
         self._writer.start()
         self._leases.start()
         self._scheduler.start()
@@ -116,8 +121,7 @@ class Worker:
         self._writer.stop(5.0)
         self._leases.stop()
         self._pool.close()
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._stop_loop()
         self._recovery.close()
         self._store.retire(worker_id=self.worker_id)
         self._listener.close()
@@ -144,37 +148,52 @@ class Worker:
         self._leases.end()
 
     def _claim_and_wait(self) -> None:
-        recovered_at = time.monotonic()
+        looked_at = announced_at = time.monotonic()
+        woken = False
         while not self._stopping.is_set():
+            now = time.monotonic()
             try:
-                if time.monotonic() - recovered_at > RECOVERY_PAUSE:
-                    self._recovery.run_once()
-                    self._listener.watch(self._recovery.descriptors)
-                    recovered_at = time.monotonic()
-                    self._leases.look_now()
+                # News may mean that a peer has died or that an operator wants something, but a stream of it is
+                # looked at only now and then.
+                if now - looked_at >= (RECOVERY_PAUSE if woken else self._settings.recovery_interval):
+                    self._look_around()
+                    looked_at, woken = now, False
+                if now - announced_at >= ANNOUNCE_INTERVAL:
+                    self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
+                    announced_at = now
                 self._claim()
             except StoreError as error:
                 log.warning("cannot claim: %s", error)
                 self._stopping.wait(0.5)
             self._wake_due()
             self._stop_overdue()
-            growing = self._pool.grow()
-            self._listener.wait(GROW_CHECK if growing else self._pause())
+            pause = GROW_CHECK if self._pool.grow() else self._pause()
+            woken |= self._listener.wait(min(pause, RECOVERY_PAUSE) if woken else pause)
+
+    def _look_around(self) -> None:
+        self._recovery.run_once()
+        self._listener.watch(self._recovery.descriptors)
+        if self._runs:
+            self._leases.look_now()
 
     def _claim(self) -> None:
         while not self._stopping.is_set():
+            # First what an earlier round has claimed, but could not start because the database was away.
+            while self._claimed:
+                self._admit(self._claimed[0])
+                self._claimed.popleft()
             room = self._settings.concurrency - len(self._runs)
             if room < 1:
                 return
-            claims = self._store.claim(
-                worker_id=self.worker_id,
-                flows={name: flow.fingerprint for name, flow in self._flows.items()},
-                limit=room,
-                lease_ms=self._lease_ms,
+            self._claimed.extend(
+                self._store.claim(
+                    worker_id=self.worker_id,
+                    flows={name: flow.fingerprint for name, flow in self._flows.items()},
+                    limit=room,
+                    lease_ms=self._lease_ms,
+                )
             )
-            for claim in claims:
-                self._admit(claim)
-            if len(claims) < room:
+            if not self._claimed:
                 return
 
     def _admit(self, claim: Claim) -> None:
@@ -253,15 +272,14 @@ class Worker:
         if run.ending is None and run.current.is_commit:
             self._follow(run, self._executor.enter_commit(run))
             return
-        if run.ending is None and run.current.is_async:
+        if run.is_async:
             self._start_task(run)
             return
         self._pool.put(run)
 
     def _perform(self, run: LiveRun) -> None:
-        timeout = run.flow.cleanup_timeout if run.ending else run.current.timeout
-        if timeout is not None:
-            self._watch_time(run, timeout, entering=True)
+        if run.timeout is not None:
+            self._watch_time(run, run.timeout, entering=True)
         following = self._executor.perform(run)
         self._performed(run, following)
 
@@ -329,8 +347,8 @@ class Worker:
         run.task = loop.create_task(self._perform_async(run))
 
     async def _perform_async(self, run: LiveRun) -> None:
-        if run.current.timeout is not None:
-            self._watch_time(run, run.current.timeout, entering=True)
+        if run.timeout is not None:
+            self._watch_time(run, run.timeout, entering=True)
         try:
             following = await self._executor.perform_async(run)
         except asyncio.CancelledError:
@@ -346,5 +364,15 @@ class Worker:
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         self._loop = loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="holdfast-async", daemon=True).start()
+        self._loop_thread = threading.Thread(target=loop.run_forever, name="holdfast-async", daemon=True)
+        self._loop_thread.start()
         return loop
+
+    def _stop_loop(self) -> None:
+        loop, thread = self._loop, self._loop_thread
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5.0)
+        if not thread.is_alive():
+            loop.close()

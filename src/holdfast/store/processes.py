@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from functools import cache
 from pathlib import Path
 
 from holdfast.core.worker_id import WorkerId, parse_worker_id
-from holdfast.store.identifiers import new_ulid
 
 
 def new_worker_id() -> str:
     """An identity no other worker has, had or will have."""
     pid = os.getpid()
-    nonce = new_ulid(0)[-10:]
+    nonce = secrets.token_hex(5)
     host = socket.gethostname().replace(":", "-") or "localhost"
     return str(WorkerId(host, pid, start_time(pid) or 0, boot_id(), pid_namespace(), nonce))
 

@@ -112,8 +112,10 @@ class SqlStore(ABC):
 
     def announce(self, *, worker_id: str, flows: Sequence[str]) -> None:
         with self.writing("announce") as session:
-            session.changed_work = True  # other workers will want to watch this one
-            session.run("announce", worker=worker_id, flows=to_json(list(flows)), now=session.now)
+            worker = {"worker": worker_id, "flows": to_json(list(flows)), "now": session.now}
+            if session.first("announce_again", **worker) is None:
+                session.run("announce", **worker)
+                session.changed_work = True  # other workers will want to watch this one
 
     def retire(self, *, worker_id: str) -> None:
         with self.writing("retire") as session:

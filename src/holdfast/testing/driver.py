@@ -84,7 +84,7 @@ class InlineWorker:
                 assert_never(following)
 
     def _perform(self, run: LiveRun) -> Next:
-        if run.ending is None and run.current.is_async:
+        if run.is_async:
             return asyncio.run(self._executor.perform_async(run))
         return self._executor.perform(run)
 
@@ -107,6 +107,8 @@ class InlineWorker:
         return True
 
     def _advance(self, moment: int) -> None:
+        if not self._sleeping:
+            self._clock.advance_to(moment)
         # In strides shorter than a lease, renewing on the way as a real worker would.
         while self._store.now() < moment:
             self._clock.advance_to(min(moment, self._store.now() + self._lease_ms // 2))

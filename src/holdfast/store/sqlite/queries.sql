@@ -34,8 +34,12 @@ INSERT INTO children (parent, name, round, job_id, ordinal)
 SELECT :parent, :name, :round, :job_id, count(*) FROM children AS c WHERE c.parent = :parent;
 
 -- name: find_child
--- The child that a crashed parent has submitted already.
-SELECT job_id FROM children WHERE parent = :parent AND name = :name AND round = :round;
+-- The child that a crashed parent has submitted already, or one of an earlier round that is still under way.
+SELECT c.job_id FROM children AS c
+WHERE c.parent = :parent AND c.name = :name AND (
+    c.round = :round OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = c.job_id AND j.state IN ('pending', 'running'))
+)
+ORDER BY c.round DESC LIMIT 1;
 
 -- name: find_unfinished_key
 -- The one unfinished job of a flow with this key.
@@ -246,8 +250,11 @@ ORDER BY e.started_at, e.job_id LIMIT :limit;
 
 -- name: announce
 -- A worker, and the flows it knows.
-INSERT INTO workers (worker_id, flows, started_at, seen_at) VALUES (:worker, :flows, :now, :now)
-ON CONFLICT (worker_id) DO UPDATE SET flows = excluded.flows, seen_at = excluded.seen_at;
+INSERT INTO workers (worker_id, flows, started_at, seen_at) VALUES (:worker, :flows, :now, :now);
+
+-- name: announce_again
+-- The worker is still there.
+UPDATE workers SET flows = :flows, seen_at = :now WHERE worker_id = :worker RETURNING worker_id;
 
 -- name: retire
 -- A worker that is gone.

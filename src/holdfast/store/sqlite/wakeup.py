@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import select
 import threading
 from pathlib import Path
-
-from holdfast.store.identifiers import new_ulid
 
 
 class FifoListener:
@@ -16,7 +15,7 @@ class FifoListener:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
-        name = f"{os.getpid()}-{new_ulid(0)[-10:]}"
+        name = f"{os.getpid()}-{secrets.token_hex(5)}"
         self._path = directory / name
         # Opened under a hidden name: notifiers remove a FIFO that nobody reads, and this one would be, for a moment.
         hidden = directory / f".{name}"

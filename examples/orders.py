@@ -1,0 +1,115 @@
+"""An order: retries, giving up with cleanup, a follow-up job in the same transaction, one job per order.
+
+python examples/orders.py
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from holdfast import Abort, Engine, Flow, JobState, Run, Transaction, exponential, fixed
+
+LIMIT = 500
+
+
+class Order(msgspec.Struct):
+    """What a customer wants."""
+
+    number: str
+    amount: int
+    warehouse: str
+
+
+class Receipt(msgspec.Struct):
+    """What the customer gets."""
+
+    charged: int = 0
+
+
+class Letter(msgspec.Struct):
+    """What the follow-up job needs."""
+
+    number: str
+    warehouse: str
+
+
+# --- What a step makes outside the database has a name that is the order's: making it twice makes it once ---
+
+
+def reserve_stock(run: Run[Order, Receipt]) -> None:
+    with run.effect("reserve"):
+        shelf(run).write_text(run.request.number)
+
+
+def charge_card(run: Run[Order, Receipt]) -> Receipt:
+    """A real bank would be given the order's number, too, so that it charges once however often it is asked."""
+    if run.request.amount > LIMIT:
+        raise Abort(f"the card was declined: {run.request.amount} is over its limit")
+    if run.tries < 3:
+        raise ConnectionError("the bank does not answer")
+    return Receipt(charged=run.request.amount)
+
+
+def record_order(run: Run[Order, Receipt], tx: Transaction) -> None:
+    """The row, the follow-up job and the end of this job: all of it is committed, or nothing."""
+    tx.execute("CREATE TABLE IF NOT EXISTS orders (number TEXT PRIMARY KEY, amount INTEGER)")
+    tx.execute("INSERT INTO orders VALUES (?, ?)", (run.request.number, run.response.charged))
+    tx.submit(send_letter, Letter(run.request.number, run.request.warehouse), key=run.request.number)
+
+
+def release_stock(run: Run[Order, Receipt]) -> None:
+    """The cleanup: runs when the order is given up, again if it was killed in between."""
+    with run.effect("release"):
+        shelf(run).unlink(missing_ok=True)
+
+
+def write_letter(run: Run[Letter, None]) -> None:
+    Path(run.request.warehouse, f"letter-{run.request.number}").write_text("Thank you.")
+
+
+def shelf(run: Run[Order, Receipt]) -> Path:
+    return Path(run.request.warehouse) / f"reserved-{run.request.number}"
+
+
+send_letter: Flow[Letter, None] = Flow("send-letter", request=Letter, response=type(None)).start("write", write_letter)
+
+take_order = (
+    Flow("take-order", request=Order, response=Receipt, queue="orders", cleanup=release_stock)
+    .start("reserve-stock", reserve_stock, retry=fixed(2))
+    .to("charge-card", charge_card, retry=exponential(5, delay=0.05, jitter=True), timeout=10)
+    .commit("record-order", record_order)
+)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="    log: %(message)s")
+    with tempfile.TemporaryDirectory(prefix="holdfast-orders-") as name:
+        warehouse, state = Path(name), Path(name) / "state"
+        with Engine.open(state, flows=[take_order, send_letter]) as engine:
+            engine.queue("orders", limit=4)
+            good = engine.submit(take_order, Order("A-1", 120, name), key="A-1")
+            again = engine.submit(take_order, Order("A-1", 120, name), key="A-1")
+            print(f"submitted twice with one key, the same job: {good == again}")
+            bad = engine.submit(take_order, Order("A-2", 900, name), key="A-2")
+            with engine.worker():
+                receipt = engine.result(take_order, good, timeout=30)
+                print(f"A-1: charged {receipt.charged}, after {engine.store.steps(good)[1].tries} tries")
+                print(f"A-2: {engine.wait(bad, timeout=30).state}: {engine.wait(bad).reason}")
+                [letter] = engine.store.jobs(flow=send_letter.name)
+                print(f"letter: {engine.wait(letter.job_id, timeout=30).state}")
+            print(f"files: {', '.join(sorted(path.name for path in warehouse.iterdir() if path.is_file()))}")
+            print(f"explain A-2: {engine.explain(bad).sentence.replace(bad, '<job>')}")
+            assert engine.store.job(bad).state is JobState.FAILED
+        with closing(sqlite3.connect(state / "holdfast.db")) as database:
+            rows = database.execute("SELECT * FROM orders").fetchall()
+            print(f"orders: {rows}")
+
+
+if __name__ == "__main__":
+    main()

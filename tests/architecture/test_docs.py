@@ -1,0 +1,324 @@
+"""The documentation is proven: its programs run, its links lead somewhere, what it lists is what the code has."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import click
+import pytest
+
+import holdfast
+from holdfast import Client, Engine, Flow, Pipeline, Run, Transaction, WorkerSettings, errors, testing
+from holdfast.core import diagram, invariants, repair_plan
+from holdfast.core.diagram import DiagramFormat
+from holdfast.core.ending import EndCode
+from holdfast.core.explain import ReasonCode
+from holdfast.core.records import JournalEntry
+from holdfast.store import messages
+from holdfast.store.sqlite.checking import expected_schema
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(holdfast.__file__).parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCS = ROOT / "docs"
+
+FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+FRAGMENTS_ALLOWED = 8
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    info: str
+    body: str
+    line: int
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, info: str | None = None) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = [Block(m["info"].strip(), m["body"], text[: m.start()].count("\n") + 2) for m in FENCE.finditer(text)]
+    return [block for block in found if info is None or block.info == info]
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def listed(page: Path, heading: str) -> list[str]:
+    """The names, in `code`, of the first column of the table under a heading."""
+    section = re.search(rf"^#+ {re.escape(heading)}$\n(.*?)(?=^#|\Z)", prose(page), re.MULTILINE | re.DOTALL)
+    assert section, f"{name_of(page)} has no heading {heading!r}"
+    return re.findall(r"^\| `([^`(]+)(?:\([^`]*\))?`", section[1], re.MULTILINE)
+
+
+# --- programs --------------------------------------------------------------------------------------------
+
+
+def write_programs(page: Path, directory: Path) -> list[str]:
+    """The programs of a page as files: those that begin with `# name.py` under that name, the others as one.
+
+    Each line keeps its number, so that a traceback points into the page.
+    """
+    files: dict[str, list[str]] = {"page.py": []}
+    for block in blocks(page, "python"):
+        named = re.match(r"# (\w+\.py)\n", block.body)
+        lines = files.setdefault(named[1] if named else "page.py", [])
+        lines += [""] * (block.line - 1 - len(lines))
+        lines += block.body.splitlines()
+    for name, lines in files.items():
+        (directory / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return list(files)
+
+
+def run_python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
+def test_the_programs_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path) -> None:
+    names = write_programs(page, tmp_path)
+    finished = run_python(tmp_path, "page.py")
+    tests = [name for name in names if name.startswith("test_")]
+    tested = run_python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests) if tests else None
+    shown = [line for block in blocks(page, "text output") for line in block.body.splitlines()]
+
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == shown
+    assert tested is None or tested.returncode == 0, tested.stdout
+
+
+def test_fragments_are_few_and_are_python() -> None:
+    fragments = [block for page in PAGES for block in blocks(page, "python no-run")]
+    for fragment in fragments:
+        ast.parse(fragment.body)
+
+    assert len(fragments) <= FRAGMENTS_ALLOWED
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    known = {"python", "python no-run", "text", "text output", "sh", "mermaid", "ini", "sql", "json", ""}
+
+    assert {block.info for block in blocks(page)} <= known
+
+
+# --- commands --------------------------------------------------------------------------------------------
+
+
+def commands(page: Path) -> Iterator[str]:
+    for block in blocks(page, "sh"):
+        for line in block.body.replace("\\\n", " ").splitlines():
+            if line.startswith("holdfast "):
+                yield line
+
+
+def faults_of(command: str) -> list[str]:
+    """What of a command line does not exist: a command, or an option."""
+    from holdfast.cli.main import holdfast
+
+    words = shlex.split(command, comments=True)[1:]
+    words = words[: words.index("|")] if "|" in words else words
+    found: click.Command = holdfast
+    context = click.Context(holdfast)
+    faults = []
+    for word in words:
+        if word.startswith("-") and word != "-":
+            known = {option for parameter in found.params for option in parameter.opts} | {"--help", "-h"}
+            if word.partition("=")[0] not in known:
+                faults.append(f"{command}: no option {word}")
+        elif isinstance(found, click.Group):
+            inner = found.get_command(context, word)
+            if inner is not None:
+                found = inner
+    if isinstance(found, click.Group) and "--help" not in words and "--version" not in words:
+        faults.append(f"{command}: no command")
+    return faults
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(commands(page))], ids=name_of)
+def test_the_commands_of_a_page_exist(page: Path) -> None:
+    assert [fault for command in commands(page) for fault in faults_of(command)] == []
+
+
+def test_a_command_that_does_not_exist_would_be_found() -> None:
+    assert faults_of("holdfast job explode 01H")
+    assert faults_of("holdfast check --shallow")
+    assert faults_of("holdfast --state DIR queues pause downloads --reason 'why not' # as usual") == []
+
+
+# --- links -----------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them: lower case, punctuation dropped, spaces to hyphens."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for match in LINK.finditer(prose(page)):
+        target, _, anchor = match["target"].partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / target).resolve() if target else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(match["target"])
+
+    assert broken == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = DOCS / "README.md"
+    linked = {(DOCS / match["target"]).resolve() for match in LINK.finditer(prose(index))}
+    missing = [name_of(page) for page in DOCS.rglob("*.md") if page != index and page not in linked]
+
+    assert missing == []
+
+
+# --- ARCHITECTURE.md and decisions -----------------------------------------------------------------------
+
+
+def test_the_way_through_the_code_is_short_and_names_files_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./-]+(?:\.py|\.sql|\.md|/))`", text))
+    missing = [name for name in sorted(named) if not ((SOURCE / name).exists() or (ROOT / name).exists())]
+
+    assert len(text.splitlines()) < 150
+    assert named
+    assert missing == []
+
+
+def test_decisions_are_numbered_without_gaps_and_have_one_form() -> None:
+    files = sorted((DOCS / "decisions").glob("*.md"))
+    headings = {path.name: re.findall(r"^## (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE) for path in files}
+
+    assert [path.name[:4] for path in files] == [f"{number:04}" for number in range(1, len(files) + 1)]
+    assert all(found == ["Problem", "Decision", "Consequences"] for found in headings.values()), headings
+
+
+# --- the reference against the code ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", [diagram.lifecycle, diagram.executions])
+@pytest.mark.parametrize("info, drawn_as", [("mermaid", DiagramFormat.MERMAID), ("text", DiagramFormat.TEXT)])
+def test_diagrams_are_drawn_from_the_tables(
+    machine: Callable[[DiagramFormat], str], info: str, drawn_as: DiagramFormat
+) -> None:
+    shown = [block.body for block in blocks(DOCS / "reference" / "states.md", info)]
+
+    assert machine(drawn_as) in shown
+
+
+def test_every_error_has_its_line_with_its_promise() -> None:
+    page = prose(DOCS / "reference" / "errors.md")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?\w+`? \| (.+?) \|", page, re.MULTILINE))
+    bases = dict(re.findall(r"^\| `(\w+)` \| `?(\w+)`? \|", page, re.MULTILINE))
+    classes = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, Exception)]
+    promises = {each.__name__: (each.__doc__ or "").splitlines()[0] for each in classes}
+
+    assert rows == promises
+    assert bases == {each.__name__: each.__base__.__name__ for each in classes if each.__base__}
+
+
+def test_the_tree_of_errors_is_the_one_of_the_module() -> None:
+    tree = (errors.__doc__ or "").partition("\n\n")[2]
+
+    assert tree.strip() in [block.body.strip() for block in blocks(DOCS / "reference" / "errors.md", "text")]
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in {**vars(kind), **getattr(kind, "__annotations__", {})} if not name.startswith("_")}
+
+
+FLOW_PAGE = DOCS / "reference" / "flow-definition.md"
+TABLES: Sequence[tuple[Path, str, Callable[[], object]]] = [
+    (FLOW_PAGE, "Flow", lambda: parameters(Flow.__init__)),
+    (FLOW_PAGE, "Steps", lambda: parameters(Flow.to)),
+    (FLOW_PAGE, "Pipeline", lambda: parameters(Pipeline.then)),
+    (DOCS / "reference" / "run.md", "Run", lambda: public(Run)),
+    (DOCS / "reference" / "run.md", "Transaction", lambda: public(Transaction)),
+    (DOCS / "reference" / "client.md", "Client", lambda: public(Client)),
+    (DOCS / "reference" / "client.md", "Engine", lambda: public(Engine)),
+    (DOCS / "reference" / "client.md", "Options of submit", lambda: parameters(Client.submit)),
+    (DOCS / "reference" / "client.md", "Options of open", lambda: parameters(Engine.open)),
+    (DOCS / "how-to" / "tune.md", "Settings of a worker", lambda: WorkerSettings.__struct_fields__),
+    (DOCS / "reference" / "outcomes.md", "End codes", lambda: [code.value for code in EndCode]),
+    (DOCS / "reference" / "states.md", "Reasons given by explain", lambda: [code.value for code in ReasonCode]),
+    (DOCS / "reference" / "journal.md", "Fields", lambda: JournalEntry.__struct_fields__),
+    (DOCS / "reference" / "testing.md", "Names", lambda: testing.__all__),
+    (DOCS / "reference" / "crash-points.md", "Writes", lambda: [kind.__name__ for kind in get_args(messages.Write)]),
+]
+
+
+@pytest.mark.parametrize("page, heading, names", TABLES, ids=lambda value: value if isinstance(value, str) else None)
+def test_a_table_lists_what_the_code_has(page: Path, heading: str, names: Callable[[], Any]) -> None:
+    assert sorted(listed(page, heading)) == sorted(names())
+
+
+def test_every_verb_of_the_store_is_a_listed_crash_point() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "store").rglob("*.py"))
+    verbs = set(re.findall(r"""(?:writing|transaction)\("([a-z][a-z-]+)"\)""", source))
+
+    assert set(listed(DOCS / "reference" / "crash-points.md", "Verbs")) == verbs
+
+
+def test_every_table_index_and_trigger_is_described() -> None:
+    page = DOCS / "reference" / "store-schema.md"
+    kinds = {
+        heading: set(listed(page, heading)) for heading in ("Tables", "Unique indexes and checks", "Triggers", "Views")
+    }
+    made = {
+        kind: {name for name, sql in expected_schema().items() if sql.upper().startswith(f"CREATE {kind}")}
+        for kind in ("TABLE", "UNIQUE INDEX", "TRIGGER", "VIEW")
+    }
+
+    assert kinds["Tables"] - {"holdfast_migrations"} == made["TABLE"]
+    assert made["UNIQUE INDEX"] <= kinds["Unique indexes and checks"]
+    assert kinds["Triggers"] == made["TRIGGER"]
+    assert kinds["Views"] == made["VIEW"]
+
+
+def test_every_finding_has_its_line() -> None:
+    texts = [inspect.getsource(invariants)]
+    texts += [path.read_text(encoding="utf-8") for path in (SOURCE / "store").rglob("*.py")]
+    codes = {code for text in texts for code in re.findall(r"""\b_?(?:error|warning|fault)\(\s*"([a-z-]+)\"""", text)}
+
+    assert set(listed(DOCS / "reference" / "findings.md", "Findings")) == codes
+    assert set(listed(DOCS / "reference" / "findings.md", "Repairs")) == {kind.value for kind in repair_plan.RepairKind}
+
+
+def test_the_fields_of_a_job_are_described() -> None:
+    from holdfast.core.records import ExecutionRecord, JobRecord
+
+    page = DOCS / "reference" / "store-schema.md"
+
+    assert set(listed(page, "jobs")) == set(JobRecord.__struct_fields__)
+    assert set(listed(page, "executions")) == set(ExecutionRecord.__struct_fields__)
