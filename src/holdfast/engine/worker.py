@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import logging
@@ -10,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
@@ -27,6 +26,9 @@ from holdfast.errors import SettingsError, StepTimeout, StoreError, WorkerStoppi
 from holdfast.store.messages import Claim, End, Finish, ReportProgress
 from holdfast.store.processes import new_worker_id
 from holdfast.store.protocol import Store
+
+if TYPE_CHECKING:
+    import asyncio
 
 log = logging.getLogger("holdfast.worker")
 
@@ -349,9 +351,11 @@ class Worker:
     async def _perform_async(self, run: LiveRun) -> None:
         if run.timeout is not None:
             self._watch_time(run, run.timeout, entering=True)
+        from asyncio import CancelledError  # noqa: PLC0415 - here the event loop is there already
+
         try:
             following = await self._executor.perform_async(run)
-        except asyncio.CancelledError:
+        except CancelledError:
             error = run.stop_error or WorkerStopping("the event loop was stopped")
             following = self._executor.conclude(run, TryFailed(error))
         run.task = None
@@ -363,6 +367,8 @@ class Worker:
             loop.call_soon_threadsafe(task.cancel)
 
     def _start_loop(self) -> asyncio.AbstractEventLoop:
+        import asyncio  # noqa: PLC0415 - half of the time it takes to start, and most flows have no async steps
+
         self._loop = loop = asyncio.new_event_loop()
         self._loop_thread = threading.Thread(target=loop.run_forever, name="holdfast-async", daemon=True)
         self._loop_thread.start()

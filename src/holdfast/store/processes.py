@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 from functools import cache
 from pathlib import Path
 
@@ -15,14 +14,14 @@ def new_worker_id() -> str:
     """An identity no other worker has, had or will have."""
     pid = os.getpid()
     nonce = secrets.token_hex(5)
-    host = socket.gethostname().replace(":", "-") or "localhost"
+    host = host_name()
     return str(WorkerId(host, pid, start_time(pid) or 0, boot_id(), pid_namespace(), nonce))
 
 
 def is_dead(owner: str) -> bool:
     """Is the process that holds this lease surely gone? What cannot be known is not dead: its lease decides."""
     worker = parse_worker_id(owner)
-    if worker is None or worker.host != socket.gethostname().replace(":", "-"):
+    if worker is None or worker.host != host_name():
         return False
     if worker.boot != boot_id():
         return True
@@ -36,12 +35,18 @@ def pidfd_of(owner: str) -> int | None:
     worker = parse_worker_id(owner)
     if worker is None or worker.pid == os.getpid() or is_dead(owner) or not hasattr(os, "pidfd_open"):
         return None
-    if worker.host != socket.gethostname().replace(":", "-") or worker.namespace != pid_namespace():
+    if worker.host != host_name() or worker.namespace != pid_namespace():
         return None
     try:
         return os.pidfd_open(worker.pid)
     except OSError:
         return None
+
+
+@cache
+def host_name() -> str:
+    """The name of this host, as it is written into leases."""
+    return os.uname().nodename.replace(":", "-") or "localhost"
 
 
 @cache
