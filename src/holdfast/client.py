@@ -33,6 +33,7 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 
 LONGEST_SLEEP = 5.0
+LONGEST_DELAY = 100 * 365 * 86400.0
 
 
 class Client:
@@ -91,11 +92,16 @@ class Client:
             key=key,
             queue=queue,
             priority=priority,
-            not_before=max(not_before, self.store.now() + round(delay * 1000) if delay else 0),
+            not_before=self._start_time(not_before, delay),
             run_after=run_after,
             parent=parent,
         )
         return self.submit_many([job])[0]
+
+    def _start_time(self, not_before: int, delay: float) -> int:
+        if not 0 <= delay <= LONGEST_DELAY:
+            raise BadInput(f"delay {delay!r} is not a number of seconds between 0 and {LONGEST_DELAY:,.0f}")
+        return max(not_before, self.store.now() + round(delay * 1000)) if delay else not_before
 
     def prepare(self, flow: Flow[Req, Any] | str, request: Req, *, job_id: str | None = None, **options: Any) -> NewJob:
         """A checked job for submit_many; takes the options of submit, and an id if others refer to it."""
@@ -159,8 +165,7 @@ class Client:
             return path
         if to is JobState.PENDING:
             if job.state is JobState.RUNNING:
-                self.store.fail(job_id, actor=self.actor, reason=reason, quarantine=False)
-                self.store.retry(job_id, actor=self.actor, reason=reason, from_state=JobState.FAILED)
+                self.store.restart(job_id, actor=self.actor, reason=reason)
             else:
                 self.store.retry(job_id, actor=self.actor, reason=reason, from_state=job.state)
         else:
@@ -212,7 +217,7 @@ class Client:
 def _given(reason: str) -> str:
     if not reason or not reason.strip():
         raise ReasonRequiredError("an override needs a reason", hint="say why: it goes into the journal")
-    return reason.strip()
+    return reason.strip().encode("utf-8", "backslashreplace").decode()
 
 
 def _forced_path(job: JobRecord, to: JobState) -> list[JobState]:

@@ -16,6 +16,11 @@ from collections.abc import Callable
 
 Hook = Callable[[str], None]
 
+
+class SimulatedCrash(BaseException):
+    """Stands for SIGKILL within one process. `finally` blocks still run; only a real kill is a real kill."""
+
+
 _hook: Hook | None = None
 
 

@@ -173,9 +173,18 @@ def test_a_child_that_has_ended_is_still_the_child_of_its_round(bench: Bench) ->
     assert bench.store.children(parent)[0].state is JobState.FAILED
 
 
+def test_a_child_of_an_earlier_round_that_is_still_under_way_is_the_child_of_this_one(bench: Bench) -> None:
+    parent = bench.running().job.job_id
+    first = child(bench, parent, "one", child_round=0)
+
+    assert child(bench, parent, "one", child_round=1) == first
+    assert [c.job_id for c in bench.store.children(parent)] == [first]
+
+
 def test_another_round_has_children_of_its_own_and_only_they_are_shown(bench: Bench) -> None:
     parent = bench.running().job.job_id
     first = child(bench, parent, "one", child_round=0)
+    bench.apply(end(bench.take()))
     second = child(bench, parent, "one", child_round=1)
 
     assert first != second

@@ -154,7 +154,7 @@ def test_a_statement_that_fails_can_be_caught_by_the_effect(bench: Bench, backen
     claim = bench.running()
 
     def effect(tx: StoreTransaction) -> str:
-        with pytest.raises(Exception):  # noqa: B017, PT011 - each database has its own error for it
+        with pytest.raises(Exception):  # noqa: B017 - each database has its own error for it
             tx.execute("INSERT INTO no_such_table VALUES (1)")
         return effect_of(claim)(tx)
 
@@ -354,7 +354,9 @@ def test_a_cursor_left_open_by_an_effect_does_not_keep_the_commit_from_happening
         cursor = tx.execute("SELECT exec_id FROM effects")
         cursor.fetchone()
         kept.append(cursor)
-        returning = tx.execute("INSERT INTO effects (job_id, exec_id) SELECT 'b', exec_id FROM effects RETURNING exec_id")
+        returning = tx.execute(
+            "INSERT INTO effects (job_id, exec_id) SELECT 'b', exec_id FROM effects RETURNING exec_id"
+        )
         returning.fetchone()
         kept.append(returning)
         return "{}"

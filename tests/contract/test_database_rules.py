@@ -35,7 +35,9 @@ def refused(shell: sqlite3.Connection, statement: str) -> str:
     return str(caught.value)
 
 
-def lease(claim: Claim, *, status: str = "leased", attempt: int = 2, exec_id: str = "stray", disposition: str = "NULL") -> str:
+def lease(
+    claim: Claim, *, status: str = "leased", attempt: int = 2, exec_id: str = "stray", disposition: str = "NULL"
+) -> str:
     return (
         "INSERT INTO executions (exec_id, job_id, attempt, queue, status, disposition, lease_owner, lease_expires_at,"
         " progressed_at, started_at) VALUES"
@@ -102,7 +104,7 @@ def test_a_job_that_has_failed_is_not_leased_again(
     bench: Bench, shell: sqlite3.Connection, disposition: Disposition
 ) -> None:
     claim = bench.running()
-    bench.store.fail(claim.job.job_id, actor=OPERATOR, reason="x", quarantine=disposition == "quarantined")
+    bench.store.fail(claim.job.job_id, actor=OPERATOR, reason="x", quarantine=disposition is Disposition.QUARANTINED)
 
     refused(shell, lease(claim))
 
@@ -134,7 +136,7 @@ def change_status(claim: Claim, status: ExecutionStatus) -> str:
 
 
 ILLEGAL = [(a, b) for a in ExecutionStatus for b in ExecutionStatus if a != b and b not in EXECUTION_TRANSITIONS[a]]
-LEGAL = [(a, b) for a in ExecutionStatus for b in EXECUTION_TRANSITIONS[a]]
+LEGAL = [(a, b) for a in ExecutionStatus for b in sorted(EXECUTION_TRANSITIONS[a])]
 
 
 @pytest.mark.parametrize("before, after", ILLEGAL)
@@ -175,7 +177,7 @@ def test_the_meaning_of_an_aborted_execution_changes_only_as_the_table_allows(
     if before is Disposition.RETRY:
         bench.crash()
     else:
-        bench.store.fail(claim.job.job_id, actor=OPERATOR, reason="x", quarantine=before == "quarantined")
+        bench.store.fail(claim.job.job_id, actor=OPERATOR, reason="x", quarantine=before is Disposition.QUARANTINED)
     statement = f"UPDATE executions SET disposition = '{after}' WHERE exec_id = '{claim.exec_id}'"
 
     if before != after and (before, after) not in LEGAL_DISPOSITIONS:
@@ -189,7 +191,14 @@ def test_the_meaning_of_an_aborted_execution_changes_only_as_the_table_allows(
 
 @pytest.mark.parametrize(
     "change",
-    ["exec_id = 'other'", "job_id = 'other'", "attempt = 7", "lease_owner = 'me'", "queue = 'other'", "status = 'nonsense'"],
+    [
+        "exec_id = 'other'",
+        "job_id = 'other'",
+        "attempt = 7",
+        "lease_owner = 'me'",
+        "queue = 'other'",
+        "status = 'nonsense'",
+    ],
 )
 def test_what_identifies_an_execution_does_not_change(bench: Bench, shell: sqlite3.Connection, change: str) -> None:
     claim = bench.running()
@@ -200,7 +209,9 @@ def test_what_identifies_an_execution_does_not_change(bench: Bench, shell: sqlit
     assert bench.latest(claim.job.job_id) == before
 
 
-@pytest.mark.parametrize("change", ["finished_at = 5", "lease_expires_at = 9e12", "status = 'leased'", "code = 'x'", "error = 'x'"])
+@pytest.mark.parametrize(
+    "change", ["finished_at = 5", "lease_expires_at = 9e12", "status = 'leased'", "code = 'x'", "error = 'x'"]
+)
 @pytest.mark.parametrize("status", [ExecutionStatus.DONE, ExecutionStatus.ABORTED])
 def test_an_ended_execution_does_not_change(
     bench: Bench, shell: sqlite3.Connection, status: ExecutionStatus, change: str
@@ -251,7 +262,9 @@ def test_every_state_is_in_the_table_that_was_tried() -> None:
     assert set(PREPARED) == set(JobState) == set(JOB_TRANSITIONS)
 
 
-@pytest.mark.parametrize("change", ["priority = 5", "updated_at = 1", "not_before = 1", "cancel_reason = 'x'", "attempt = 9"])
+@pytest.mark.parametrize(
+    "change", ["priority = 5", "updated_at = 1", "not_before = 1", "cancel_reason = 'x'", "attempt = 9"]
+)
 def test_a_succeeded_job_does_not_change(bench: Bench, shell: sqlite3.Connection, change: str) -> None:
     job_id = bench.succeeded()
     before = bench.job(job_id)
@@ -325,7 +338,8 @@ def test_two_unfinished_jobs_cannot_have_one_key(bench: Bench, shell: sqlite3.Co
 
     refused(
         shell,
-        "INSERT INTO jobs (job_id, flow, fingerprint, created_at, updated_at, key) VALUES ('x', 'demo', 'f-demo', 1, 1, 'k')",
+        "INSERT INTO jobs (job_id, flow, fingerprint, created_at, updated_at, key)"
+        " VALUES ('x', 'demo', 'f-demo', 1, 1, 'k')",
     )
 
     assert len(bench.store.jobs()) == 1
@@ -344,7 +358,12 @@ def test_a_job_is_never_deleted(bench: Bench, shell: sqlite3.Connection, state: 
 
 
 @pytest.mark.parametrize(
-    "statement", ["UPDATE requests SET request = '{}'", "DELETE FROM requests", "REPLACE INTO requests SELECT job_id, '{}' FROM jobs"]
+    "statement",
+    [
+        "UPDATE requests SET request = '{}'",
+        "DELETE FROM requests",
+        "REPLACE INTO requests SELECT job_id, '{}' FROM jobs",
+    ],
 )
 def test_a_request_does_not_change(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
     job_id = bench.submit(request='{"n":9}')
@@ -355,7 +374,12 @@ def test_a_request_does_not_change(bench: Bench, shell: sqlite3.Connection, stat
 
 
 @pytest.mark.parametrize(
-    "statement", ["UPDATE definitions SET definition = '{}'", "DELETE FROM definitions", "REPLACE INTO definitions SELECT fingerprint, flow, '{}', 1 FROM definitions"]
+    "statement",
+    [
+        "UPDATE definitions SET definition = '{}'",
+        "DELETE FROM definitions",
+        "REPLACE INTO definitions SELECT fingerprint, flow, '{}', 1 FROM definitions",
+    ],
 )
 def test_a_definition_that_a_job_is_pinned_to_does_not_change(
     bench: Bench, shell: sqlite3.Connection, statement: str
@@ -377,8 +401,10 @@ def test_a_definition_that_a_job_is_pinned_to_does_not_change(
         "UPDATE OR REPLACE journal SET seq = 1",
         "DELETE FROM journal",
         "DELETE FROM journal WHERE seq = (SELECT max(seq) FROM journal)",
-        "REPLACE INTO journal SELECT job_id, seq, at, 'me', exec_id, job_from, job_to, exec_from, exec_to, step, 'forged',"
-        " metadata, prev_hash, hash FROM journal WHERE seq = 3",
+        (
+            "REPLACE INTO journal SELECT job_id, seq, at, 'me', exec_id, job_from, job_to, exec_from, exec_to, step,"
+            " 'forged', metadata, prev_hash, hash FROM journal WHERE seq = 3"
+        ),
     ],
 )
 def test_the_journal_is_append_only(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
@@ -398,14 +424,21 @@ def test_a_journal_entry_follows_the_one_before(
 
     refused(
         shell,
-        f"INSERT INTO journal VALUES ('{claim.job.job_id}', {seq}, 1, 'me', NULL, 'running', 'running', NULL, NULL, NULL,"
-        f" 'x', '{{}}', '{prev_hash}', 'h')",
+        f"INSERT INTO journal VALUES ('{claim.job.job_id}', {seq}, 1, 'me', NULL, 'running', 'running', NULL, NULL,"
+        f" NULL, 'x', '{{}}', '{prev_hash}', 'h')",
     )
 
     assert len(bench.journal(claim.job.job_id)) == 3
 
 
-@pytest.mark.parametrize("statement", ["UPDATE pruned SET head = 'x'", "DELETE FROM pruned", "REPLACE INTO pruned SELECT job_id, flow, state, 1, 1, 'x', 1, 'me' FROM pruned"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE pruned SET head = 'x'",
+        "DELETE FROM pruned",
+        "REPLACE INTO pruned SELECT job_id, flow, state, 1, 1, 'x', 1, 'me' FROM pruned",
+    ],
+)
 def test_the_record_of_what_was_pruned_does_not_change(bench: Bench, shell: sqlite3.Connection, statement: str) -> None:
     bench.succeeded()
     bench.store.prune(before=bench.clock() + 1, limit=9, actor=OPERATOR, dry_run=False)
@@ -440,12 +473,18 @@ def test_an_ended_job_cannot_be_declared_pruned_under_a_false_head(bench: Bench,
 # --- REPLACE deletes without firing triggers ---------------------------------------------------------------
 
 REPLACES = {
-    "a succeeded job by a pending one": "INSERT OR REPLACE INTO jobs (job_id, flow, fingerprint, created_at, updated_at)"
-    " SELECT job_id, flow, fingerprint, 1, 1 FROM jobs",
-    "an execution by another": "INSERT OR REPLACE INTO executions SELECT 'x', job_id, attempt, queue, 'leased', NULL, NULL,"
-    " NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions",
-    "an execution of the same id": "INSERT OR REPLACE INTO executions SELECT exec_id, 'other-job', 1, queue, 'leased', NULL,"
-    " NULL, NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions",
+    "a succeeded job by a pending one": (
+        "INSERT OR REPLACE INTO jobs (job_id, flow, fingerprint, created_at, updated_at)"
+        " SELECT job_id, flow, fingerprint, 1, 1 FROM jobs"
+    ),
+    "an execution by another": (
+        "INSERT OR REPLACE INTO executions SELECT 'x', job_id, attempt, queue, 'leased', NULL, NULL,"
+        " NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions"
+    ),
+    "an execution of the same id": (
+        "INSERT OR REPLACE INTO executions SELECT exec_id, 'other-job', 1, queue, 'leased', NULL,"
+        " NULL, NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions"
+    ),
 }
 
 

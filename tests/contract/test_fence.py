@@ -188,9 +188,7 @@ def test_nothing_is_recorded_of_an_execution_that_was_never_begun(bench: Bench, 
 
 
 @pytest.mark.parametrize("name", ["FinishStep", "RecordTry", "RewindTo", "PlanEnding", "End", "Commit"])
-def test_nothing_but_the_finish_is_recorded_after_the_commit(
-    bench: Bench, backend: SqliteBackend, name: str
-) -> None:
+def test_nothing_but_the_finish_is_recorded_after_the_commit(bench: Bench, backend: SqliteBackend, name: str) -> None:
     claim = bench.committed()
     backend.execute("CREATE TABLE IF NOT EXISTS effects (job_id TEXT NOT NULL, exec_id TEXT NOT NULL)")
     before = everything(bench)

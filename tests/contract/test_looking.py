@@ -153,7 +153,7 @@ def test_facts_come_page_by_page_without_gap_or_repeat(bench: Bench) -> None:
 def test_facts_are_of_one_moment_even_while_others_write(bench: Bench, backend: SqliteBackend) -> None:
     another = Bench(backend.open(bench.clock), bench.clock)
     bench.store.submit([bench.new_job() for _ in range(600)], actor="client")
-    seen = []
+    seen: list[JobState] = []
     for facts in bench.store.facts(unsettled_only=False):
         assert not isinstance(facts, Finding)
         if not seen:

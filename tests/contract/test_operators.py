@@ -10,7 +10,18 @@ from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
 from holdfast.errors import InvalidStateTransitionError, JobNotFoundError, KeyInUseError
 from holdfast.store.identifiers import new_ulid
-from tests.support.bench import OPERATOR, WORKER, Bench, commit, end, finish_step, give_back, record_try
+from holdfast.store.messages import Write
+from tests.support.bench import (
+    OPERATOR,
+    WORKER,
+    Bench,
+    commit,
+    end,
+    finish_step,
+    give_back,
+    record_try,
+    report_progress,
+)
 
 Prepare = Callable[[Bench], str]
 
@@ -389,11 +400,14 @@ def test_a_stopped_worker_is_fenced(bench: Bench) -> None:
 
 @pytest.mark.parametrize("sign", ["step", "progress", "try"])
 def test_a_sign_of_progress_keeps_a_job_from_being_stopped(bench: Bench, sign: str) -> None:
-    from tests.support.bench import report_progress
-
     claim = bench.running(stall_ms=60_000)
     keep_alive_for(bench, 40)
-    bench.apply({"step": finish_step(claim), "progress": report_progress(claim), "try": record_try(claim)}[sign])
+    signs: dict[str, Write] = {
+        "step": finish_step(claim),
+        "progress": report_progress(claim),
+        "try": record_try(claim),
+    }
+    bench.apply(signs[sign])
     keep_alive_for(bench, 40)
 
     assert not stop(bench, claim.exec_id)

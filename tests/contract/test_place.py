@@ -129,7 +129,10 @@ def test_a_second_open_in_one_process_does_not_cost_the_first_its_locks(tmp_path
     first = open_store(tmp_path, clock=clock)
     Bench(first, clock).submit()
     second = open_store(tmp_path, clock=clock)
-    look = f"from holdfast.store.opening import open_store; s = open_store({str(tmp_path)!r}); print(len(s.jobs())); s.close()"
+    look = (
+        "from holdfast.store.opening import open_store\n"
+        f"store = open_store({str(tmp_path)!r}); print(len(store.jobs())); store.close()"
+    )
 
     def seen_by_another_process() -> int:
         return int(subprocess.run([sys.executable, "-c", look], capture_output=True, check=True).stdout)
@@ -216,7 +219,9 @@ def test_a_user_without_the_right_to_write_is_refused(tmp_path: Path, exists: bo
             each.chmod(0o755)
     before = digest(directory)
 
-    done = subprocess.run([sys.executable, "-c", READ_ONLY_SCRIPT, directory], capture_output=True, check=False, cwd="/")
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONLY_SCRIPT, directory], capture_output=True, check=False, cwd="/"
+    )
 
     assert done.stdout.startswith(b"refused: "), done.stderr.decode()
     assert digest(directory) == before
@@ -358,7 +363,11 @@ def test_a_refused_open_leaves_no_file_open(tmp_path: Path) -> None:
         except StoreTooNew as error:
             errors.append(error)
 
-    still_open = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    still_open = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    ]
     assert len(errors) == 20
     assert [name for name in still_open if name.startswith(str(tmp_path))] == []
 
@@ -404,7 +413,9 @@ def test_no_mounts_at_all_say_nothing() -> None:
     assert place.file_system_of("/anywhere", "") is None
 
 
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.s3fs", "lustre", "virtiofs"])
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.s3fs", "lustre", "virtiofs"]
+)
 def test_a_network_file_system_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -8,6 +8,7 @@ from holdfast.core.ending import EndCode
 from holdfast.core.records import QueueRecord
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, QueueNotFoundError
+from holdfast.store.messages import Write
 from tests.support.backends import SqliteBackend
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish, give_back
 
@@ -42,7 +43,8 @@ def test_a_slot_is_free_as_soon_as_the_execution_has_ended(bench: Bench, ending:
     if ending == "crashed":
         bench.crash()
     else:
-        bench.apply({"failed": end(claim), "given back": give_back(claim), "committed": commit(claim)}[ending])
+        ends: dict[str, Write] = {"failed": end(claim), "given back": give_back(claim), "committed": commit(claim)}
+        bench.apply(ends[ending])
 
     assert len(bench.claim()) == 1
     assert queue(bench).running == 1

@@ -93,7 +93,8 @@ def test_an_unknown_predecessor_is_refused_and_nothing_of_the_batch_is_kept(benc
 
 
 @pytest.mark.parametrize(
-    "text", ["plain", "naïve — ünïcødé 🚀", 'quotes " and \\ and \' too', "a\nb\tc", "x" * 200_000, "\\u0000", "nul \x00 nul"]
+    "text",
+    ["plain", "naïve — ünïcødé 🚀", "quotes \" and \\ and ' too", "a\nb\tc", "x" * 200_000, "\\u0000", "nul \x00 nul"],
 )
 def test_any_text_in_a_request_comes_back_as_it_was(bench: Bench, text: str) -> None:
     import json

@@ -228,7 +228,13 @@ def test_a_batch_is_answered_in_its_order(bench: Bench) -> None:
     )
 
     assert answers[:5] == [None] * 5
-    assert [bench.status(claim).value for claim in claims] == ["aborted", "in_progress", "committed", "in_progress", "done"]
+    assert [bench.status(claim).value for claim in claims] == [
+        "aborted",
+        "in_progress",
+        "committed",
+        "in_progress",
+        "done",
+    ]
 
 
 def test_an_ending_and_the_end_may_go_into_one_batch(bench: Bench) -> None:
@@ -246,7 +252,7 @@ def test_an_empty_batch_changes_nothing(bench: Bench) -> None:
 
 HOSTILE_TEXTS = {
     "unicode": "naïve — ünïcødé 🚀",
-    "quotes": "it's \"quoted\" \\ and {\"json\": [1]}",
+    "quotes": 'it\'s "quoted" \\ and {"json": [1]}',
     "newlines": "a\nb\r\nc\td",
     "nul": "embedded \x00 nul byte",
     "controls": "\x01\x1b[31mred\x7f",

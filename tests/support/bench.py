@@ -190,7 +190,9 @@ def begin(claim: Claim, fingerprint: str = "f-new", definition: str = DEFINITION
     return Begin(claim.job.job_id, claim.exec_id, fingerprint, definition)
 
 
-def finish_step(claim: Claim, position: int = 0, step: str = "one", *, tries: int = 1, response: str = "{}") -> FinishStep:
+def finish_step(
+    claim: Claim, position: int = 0, step: str = "one", *, tries: int = 1, response: str = "{}"
+) -> FinishStep:
     return FinishStep(claim.job.job_id, claim.exec_id, position, step, tries, 0, response)
 
 

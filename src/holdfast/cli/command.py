@@ -29,7 +29,8 @@ class Group(click.Group):
     command_class = Command
 
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
-        super().__init__(*arguments, **attributes)
+        # A missing command is a mistake like any other, and help is data: it is shown when it is asked for.
+        super().__init__(*arguments, **{"no_args_is_help": False, **attributes})
         _add_global_options(self)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -7,14 +7,17 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.apps import load_flows
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.opening import opened, opened_client
 from holdfast.cli.output import cell, note, print_fields, print_table, raw, show, time_of
 from holdfast.cli.settings import Settings
+from holdfast.core.flow import Flow
 from holdfast.core.records import ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
 from holdfast.core.states import JobState
 from holdfast.core.worker_id import label_of
+from holdfast.errors import SettingsError
 from holdfast.store.protocol import Store
 from holdfast.store.results import result_of
 
@@ -59,7 +62,7 @@ def explain(settings: Settings, job_id: str) -> None:
 
     With --app it also knows how many tries a step is allowed.
     """
-    with opened_client(settings, read_only=True) as client:
+    with opened_client(settings, read_only=True, flows=_flows_if_possible(settings)) as client:
         explanation = client.explain(job_id)
     show(settings, explanation, lambda: print(f"{explanation.code}: {cell(explanation.sentence)}"))
 
@@ -132,6 +135,14 @@ def force(settings: Settings, job_id: str, state_name: str, reason: str, dry_run
     show(settings, data, lambda: print(" → ".join(path)))
     if dry_run:
         note(settings, "nothing was changed")
+
+
+def _flows_if_possible(settings: Settings) -> list[Flow[Any, Any]]:
+    try:
+        return load_flows(settings.app) if settings.app else []
+    except SettingsError as error:
+        note(settings, f"going on without the app: {error}")
+        return []
 
 
 # --- shared ----------------------------------------------------------------------------------------------

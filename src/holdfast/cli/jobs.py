@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from holdfast.cli.command import Command
@@ -16,34 +14,29 @@ from holdfast.core.states import JobState
 COLUMNS = ("job", "flow", "state", "queue", "key", "attempt", "created", "updated")
 
 
-class StateOfJob(click.Choice[str]):
-    """A state of jobs; a directory given here is a mistake that is easily made, and is told as one."""
-
-    def __init__(self) -> None:
-        super().__init__([state.value for state in JobState])
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The state, or an error that says where the state directory is given."""
-        if isinstance(value, str) and value not in self.choices and "/" in value:
-            self.fail(f"here --state is a state of jobs; the directory goes before: --state {value} jobs", param)
-        return super().convert(value, param, ctx)
+def _checked_state(_context: click.Context, _parameter: click.Parameter, value: str | None) -> JobState | None:
+    """A directory given here is a mistake that is easily made, and is told as one."""
+    if value is None or value in list(JobState):
+        return None if value is None else JobState(value)
+    if "/" in value or "." in value:
+        raise click.BadParameter(f"{value!r} is not a state of jobs; a directory goes before: --state {value} jobs")
+    raise click.BadParameter(f"{value!r} is not a state of jobs: {', '.join(JobState)}")
 
 
 @click.command(cls=Command)
-@click.option("--state", "state_name", type=StateOfJob(), help="Only jobs in this state.")
+@click.option("--state", metavar="|".join(JobState), callback=_checked_state, help="Only jobs in this state.")
 @click.option("--flow", metavar="NAME", help="Only jobs of this flow.")
 @click.option("--queue", metavar="NAME", help="Only jobs of this queue; - is the queue without a name.")
 @click.option("--key", metavar="KEY", help="Only jobs with this key.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most so many.")
 @click.pass_obj
 def jobs(
-    settings: Settings, state_name: str | None, flow: str | None, queue: str | None, key: str | None, limit: int
+    settings: Settings, state: JobState | None, flow: str | None, queue: str | None, key: str | None, limit: int
 ) -> None:
     """List jobs, newest first.
 
     Here --state is a state of jobs: the state directory goes before, as in `holdfast --state DIR jobs`.
     """
-    state = None if state_name is None else JobState(state_name)
     with opened(settings, read_only=True) as store:
         # One more than shown, to know whether there are more.
         found = store.jobs(state=state, flow=flow, queue="" if queue == "-" else queue, key=key, limit=limit + 1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 import click
 import msgspec
@@ -20,6 +22,8 @@ from holdfast.cli.settings import Settings
 from holdfast.core.chain import chain_faults
 from holdfast.core.records import JournalEntry
 from holdfast.store.protocol import Store
+
+Record = TypeVar("Record")
 
 
 @click.group(cls=Group)
@@ -53,25 +57,25 @@ def verify(settings: Settings, job_id: str | None, heads_file: Path | None) -> i
 
     Nothing is changed. Ends with 7 if an entry was edited, moved or removed.
     """
-    exported = read_heads(heads_file) if heads_file else None
+    exported = read_heads(heads_file) if heads_file else {}
+    missing = dict(exported) if job_id is None else {each: head for each, head in exported.items() if each == job_id}
     faults: list[str] = []
-    current: dict[str, Head] = {}
-    entries = 0
-    with opened(settings, read_only=True) as store:
-        chosen = store.journal() if job_id is None else _entries(store, job_id)
+    jobs = entries = 0
+    with (
+        opened(settings, read_only=True) as store,
+        _ended(store.journal() if job_id is None else iter(_entries(store, job_id))) as chosen,
+    ):
         for each, chain in groupby(chosen, key=lambda entry: entry.job_id):
             listed = list(chain)
-            entries += len(listed)
+            jobs, entries = jobs + 1, entries + len(listed)
             faults += chain_faults(listed)
-            wanted = exported.get(each) if exported else None
-            if wanted is not None:
-                faults += compare_heads(wanted, listed)
-            current[each] = Head.of(listed[-1])
-        if exported is not None:
-            faults += _gone(store, exported, current, job_id)
-    data = {"jobs": len(current), "entries": entries, "faults": faults}
+            head = missing.pop(each, None)
+            if head is not None:
+                faults += compare_heads(head, listed)
+        faults += _gone(store, missing)
+    data = {"jobs": jobs, "entries": entries, "faults": faults}
     show(settings, data, lambda: print_lines(faults))
-    note(settings, f"{len(faults)} fault(s) in {entries} entries of {len(current)} job(s)")
+    note(settings, f"{len(faults)} fault(s) in {entries} entries of {jobs} job(s)")
     return ExitCode.FINDINGS if faults else ExitCode.OK
 
 
@@ -89,8 +93,10 @@ def export(settings: Settings, heads_only: bool, output: Path | None) -> None:
 
     Keep exported heads where nobody who can write the database can write: `journal verify --heads` compares.
     """
-    with opened(settings, read_only=True) as store:
-        records: Iterator[msgspec.Struct] = heads_of(store) if heads_only else store.journal()
+    with (
+        opened(settings, read_only=True) as store,
+        _ended(heads_of(store) if heads_only else store.journal()) as records,
+    ):
         lines = (msgspec.json.encode(record) + b"\n" for record in records)
         if output is None:
             for line in lines:
@@ -103,6 +109,17 @@ def export(settings: Settings, heads_only: bool, output: Path | None) -> None:
     note(settings, f"wrote {count} lines to {output}")
 
 
+@contextmanager
+def _ended(records: Iterator[Record]) -> Iterator[Iterator[Record]]:
+    """Ends the reading when it is broken off, too: before the store is closed, not some time after."""
+    try:
+        yield records
+    finally:
+        close = getattr(records, "close", None)
+        if close is not None:
+            close()
+
+
 def _entries(store: Store, job_id: str) -> list[JournalEntry]:
     entries = list(store.journal(job_id))
     if not entries:
@@ -110,13 +127,11 @@ def _entries(store: Store, job_id: str) -> list[JournalEntry]:
     return entries
 
 
-def _gone(store: Store, exported: dict[str, Head], current: dict[str, Head], job_id: str | None) -> Iterator[str]:
+def _gone(store: Store, missing: Mapping[str, Head]) -> Iterator[str]:
     """Jobs that were exported and have no journal any more, and were not pruned either."""
-    pruned = store.pruned_heads()
-    for each, head in exported.items():
-        if each in current or (job_id is not None and each != job_id):
-            continue
-        if each not in pruned:
-            yield f"job {each}: its journal of {head.seq or 'some'} entries is gone"
-        elif head.is_final and pruned[each] != head.hash:
-            yield f"job {each}: was pruned with another head than was exported"
+    pruned = store.pruned_heads() if missing else {}
+    for job_id, head in missing.items():
+        if job_id not in pruned:
+            yield f"job {job_id}: its journal of {head.seq or 'some'} entries is gone"
+        elif head.is_final and pruned[job_id] != head.hash:
+            yield f"job {job_id}: was pruned with another head than was exported"

@@ -13,6 +13,9 @@ from holdfast.cli.exits import ExitCode, code_of, tell
 from holdfast.cli.settings import Settings
 from holdfast.errors import HoldfastError
 
+COMPLETION = "_HOLDFAST_COMPLETE"
+"""Set by the shell when it wants to know what could come next; see `click` on shell completion."""
+
 _ENTRIES = {
     "worker": Entry("holdfast.cli.worker", "worker", "Run jobs until stopped."),
     "submit": Entry("holdfast.cli.submit", "submit", "Add a job."),
@@ -55,11 +58,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings()
     _survive_odd_characters()
     try:
-        code = holdfast.main(args=words, prog_name="holdfast", standalone_mode=False, obj=settings)
+        code = _run(words, settings)
         sys.stdout.flush()
-        return int(code or ExitCode.OK)
+        return code
     except BaseException as error:
         return int(_told(error, as_json=settings.json or "--json" in words))
+
+
+def _run(words: list[str], settings: Settings) -> int:
+    if COMPLETION in os.environ:
+        holdfast.main(args=words, prog_name="holdfast", complete_var=COMPLETION)
+    # Not by click's main(), which makes a broken pipe look like any failure.
+    try:
+        with holdfast.make_context("holdfast", words, obj=settings) as context:
+            return int(holdfast.invoke(context) or ExitCode.OK)
+    except click.exceptions.Exit as end:
+        return end.exit_code
 
 
 def _told(error: BaseException, *, as_json: bool) -> ExitCode:
@@ -74,16 +88,24 @@ def _told(error: BaseException, *, as_json: bool) -> ExitCode:
         case click.Abort() | KeyboardInterrupt():
             return tell("Interrupted", "interrupted", None, ExitCode.INTERRUPTED, as_json=as_json)
         case BrokenPipeError():
-            # Or the interpreter, flushing at its end, would stumble over the same pipe.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
             return ExitCode.PIPE
         case OSError():
+            _drop_output()
             where = f"{error.filename}: " if error.filename else ""
             return tell(name, f"{where}{error.strerror or error}", None, ExitCode.FAILURE, as_json=as_json)
         case Exception():
             return _told_fault(error, as_json=as_json)
         case _:
             raise error
+
+
+def _drop_output() -> None:
+    """What cannot be written is dropped, or the interpreter, flushing at its end, would stumble over it again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told_fault(error: Exception, *, as_json: bool) -> ExitCode:

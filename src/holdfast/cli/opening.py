@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,11 @@ def opened(
 
 
 @contextmanager
-def opened_client(settings: Settings, *, read_only: bool = False, create: bool = False) -> Iterator[Client]:
-    """A client of that store, with the flows of the app if one is given."""
-    flows = load_flows(settings.app) if settings.app else []
-    with opened(settings, read_only=read_only, create=create) as store:
+def opened_client(
+    settings: Settings, *, read_only: bool = False, flows: Sequence[Flow[Any, Any]] = ()
+) -> Iterator[Client]:
+    """A client of that store. An operator needs no app for it, not even a working one."""
+    with opened(settings, read_only=read_only) as store:
         yield Client(store, flows, actor=settings.actor)
 
 

@@ -25,11 +25,25 @@ def reference() -> str:
 
 def option_lines(command: click.Command, *, shared: bool) -> Iterator[str]:
     """One line for each option of a command, its own or the global ones."""
-    context = click.Context(command)
     for parameter in command.params:
         if isinstance(parameter, click.Option) and isinstance(parameter, GlobalOption) is shared:
-            names, text = parameter.get_help_record(context) or ("", "")
-            yield f"- `{names}`: {' '.join(text.split())}"
+            remarks = "".join(f", {remark}" for remark in _remarks(parameter))
+            yield f"- `{_spelling(parameter)}`{remarks}: {parameter.help}"
+
+
+def _spelling(option: click.Option) -> str:
+    """Written out here and not by click, whose versions spell it differently."""
+    value = option.metavar or ("|".join(option.type.choices) if isinstance(option.type, click.Choice) else "")
+    return f"{', '.join(option.opts)} {value}".rstrip()
+
+
+def _remarks(option: click.Option) -> Iterator[str]:
+    if option.required:
+        yield "required"
+    if option.envvar:
+        yield f"`{option.envvar}`"
+    if option.show_default:
+        yield f"default {option.default}"
 
 
 def _below(context: click.Context, name: str) -> Iterator[tuple[str, click.Command]]:
@@ -45,11 +59,16 @@ def _section(name: str, command: click.Command) -> Iterator[str]:
     yield f"## {name}\n"
     yield f"{_unwrapped(command.help or '')}\n"
     if not isinstance(command, click.Group):
-        arguments = [p.make_metavar(click.Context(command)) for p in command.params if isinstance(p, click.Argument)]
+        arguments = [_argument(p) for p in command.params if isinstance(p, click.Argument)]
         yield f"    {' '.join([name, *arguments, '[OPTIONS]'])}\n"
     own = list(option_lines(command, shared=False))
     if own:
         yield "\n".join(own) + "\n"
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.metavar or str(argument.name).upper()
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _unwrapped(text: str) -> str:

@@ -13,7 +13,6 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from holdfast.cli.exits import ExitCode
-from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import StoreError
 from holdfast.store.protocol import Store
@@ -22,7 +21,8 @@ log = logging.getLogger("holdfast.worker")
 
 IDLE_LOOK = 0.05
 IDLE_PATIENCE = 1.0
-UNLIMITED = 1 << 40
+FIRST_LOOK = 100
+"""How many waiting jobs are looked at first: of a long queue the first few are enough to know."""
 
 
 class StopSignals:
@@ -123,11 +123,16 @@ def has_work(store: Store, flows: Sequence[str]) -> bool:
     """
     closed = {q.name for q in store.queues() if q.paused_at is not None or q.max_running == 0}
     return any(
-        store.jobs(state=JobState.RUNNING, flow=flow, limit=1)
-        or any(_will_start(job, closed) for job in store.jobs(state=JobState.PENDING, flow=flow, limit=UNLIMITED))
-        for flow in flows
+        store.jobs(state=JobState.RUNNING, flow=flow, limit=1) or _will_start_one(store, flow, closed) for flow in flows
     )
 
 
-def _will_start(job: JobRecord, closed: set[str]) -> bool:
-    return job.waits_for is None and job.queue not in closed
+def _will_start_one(store: Store, flow: str, closed: set[str]) -> bool:
+    limit = FIRST_LOOK
+    while True:
+        pending = store.jobs(state=JobState.PENDING, flow=flow, limit=limit)
+        if any(job.waits_for is None and job.queue not in closed for job in pending):
+            return True
+        if len(pending) < limit:
+            return False
+        limit *= 10

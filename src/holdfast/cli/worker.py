@@ -83,7 +83,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     envvar="HOLDFAST_METRICS_PORT",
     show_envvar=True,
     metavar="PORT",
-    help="Serve metrics on this port; 0 takes a free one.  [default: no metrics]",
+    help="Serve metrics on this port, 0 for any free one; without it there are none.",
 )
 @click.option(
     "--metrics-address",

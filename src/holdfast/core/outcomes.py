@@ -71,7 +71,7 @@ Outcome: TypeAlias = Done | TryFailed | Handoff | Abort | Unrecoverable | Rewind
 
 def outcome_of_error(error: BaseException) -> Outcome:
     """The outcome a raised exception stands for."""
-    if isinstance(error, (Handoff, Abort, Unrecoverable, Rewind, WaitFor)):
+    if isinstance(error, (Handoff, Abort, Unrecoverable, Rewind, WaitFor, TryFailed)):
         return error
     return TryFailed(error)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, TypeAlias, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 
@@ -36,10 +36,10 @@ from holdfast.core.outcomes import (
 from holdfast.core.records import Ending
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Disposition, ExecutionStatus
-from holdfast.crash_points import crash_point
-from holdfast.engine.run import CommitTransaction, LiveRun
+from holdfast.crash_points import SimulatedCrash, crash_point
+from holdfast.engine.run import CommitTransaction, LiveRun, writable
 from holdfast.engine.telemetry import Telemetry
-from holdfast.errors import LeaseLost, StepCancelled, StepTimeout, WorkerStopping
+from holdfast.errors import LeaseLost, StepCancelled, StepTimeout, StoreUnavailable, WorkerStopping
 from holdfast.store.messages import (
     Begin,
     Claim,
@@ -61,9 +61,6 @@ PARK_AFTER = 60.0
 
 ERROR_LIMIT = 4000
 RESPONSE_LIMIT = 4 << 20
-
-STEP_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""What a step may raise as its error: also the wish to exit, which is not a step's to have."""
 
 
 class Perform(msgspec.Struct, frozen=True):
@@ -88,6 +85,7 @@ class Gone(msgspec.Struct, frozen=True):
     lost: bool = False
 
 
+Answer = TypeVar("Answer")
 Next: TypeAlias = Perform | Sleep | Send | Gone
 
 _encode = msgspec.json.Encoder().encode
@@ -124,11 +122,7 @@ class Executor:
         assert function is not None
         if not self.enter(run):
             return self.conclude(run, self.stopped(run))
-        try:
-            outcome = outcome_of_return(function(run), run.response)
-        except STEP_ERRORS as error:
-            outcome = outcome_of_error(error)
-        return self.conclude(run, outcome)
+        return self.conclude(run, _outcome_of(lambda: function(run), run))
 
     async def perform_async(self, run: LiveRun) -> Next:
         """The same for an `async def` step."""
@@ -137,7 +131,7 @@ class Executor:
             return self.conclude(run, self.stopped(run))
         try:
             outcome = outcome_of_return(await function(run), run.response)
-        except STEP_ERRORS as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             outcome = outcome_of_error(error)
         return self.conclude(run, outcome)
 
@@ -173,9 +167,10 @@ class Executor:
         def effect(transaction: StoreTransaction) -> str:
             run.load_response()
             tx = CommitTransaction(transaction, self._store.now())
-            outcome = outcome_of_return(step.function(run, tx), run.response)
+            outcome = _outcome_of(lambda: step.function(run, tx), run)
             if isinstance(outcome, (Done, Handoff)):
-                return _encode(outcome.response).decode()
+                response = run.response if outcome.response is None else outcome.response
+                return _checked(run, response)
             raise outcome
 
         return Send(self._commit(run, EndCode.COMPLETED, effect=effect))
@@ -194,6 +189,7 @@ class Executor:
                 run.move_to(write.position + 1)
                 return Perform()
             case RecordTry():
+                run.retry_at = write.retry_at
                 return Sleep(write.retry_at)
             case RewindTo():
                 run.move_to(write.position)
@@ -227,6 +223,7 @@ class Executor:
             step=run.step,
             position=CLEANUP_POSITION if run.ending else run.position,
             tries=run.tries - 1 if interrupted else run.tries,
+            not_before=run.retry_at,
         )
 
     def abandon(self, run: LiveRun, error: Exception) -> list[Write]:
@@ -251,6 +248,8 @@ class Executor:
     def _first(self, run: LiveRun) -> Next:
         if run.job.ending is not None:
             run.ending = msgspec.json.decode(run.job.ending, type=Ending)
+            if run.flow.cleanup is None:  # a new version of the flow has none any more
+                return Send(self._ended(run, run.ending, cleaned=True))
             return Perform()
         if run.job.cancel_reason is not None:
             return self._end(run, Disposition.FAILED, EndCode.CANCELLED, run.job.cancel_reason)
@@ -291,7 +290,6 @@ class Executor:
         assert_never(outcome)
 
     def _done(self, run: LiveRun, response: Any) -> Next:
-        run.response = response
         if run.position == len(run.flow.steps) - 1:
             return self._encoded(run, lambda text: self._commit(run, EndCode.COMPLETED, response=text), response)
         step = run.current.name
@@ -303,14 +301,9 @@ class Executor:
 
     def _encoded(self, run: LiveRun, write: Any, response: Any) -> Next:
         try:
-            text = _encode(response).decode()
-        except (TypeError, ValueError, OverflowError) as error:
-            problem = f"step {run.step} returned a response that cannot be saved: {error}"
-            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
-        if len(text) > RESPONSE_LIMIT:
-            problem = f"step {run.step} returned a response of {len(text):,} bytes, the limit is {RESPONSE_LIMIT:,}"
-            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
-        return Send(write(text))
+            return Send(write(_checked(run, response)))
+        except Unrecoverable as error:
+            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, error.reason)
 
     def _commit(self, run: LiveRun, code: EndCode, *, response: str | None = None, effect: Any = None) -> Commit:
         return Commit(
@@ -332,7 +325,7 @@ class Executor:
             return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
         position = names.index(outcome.step)
         # The response goes back with the steps: what the target step began with is what it gets again.
-        earlier = [step for step in self._store.steps(run.job.job_id) if step.position < position]
+        earlier = [step for step in _patiently(run, self._store.steps) if step.position < position]
         run.saved_response = earlier[-1].response if earlier else None
         run.load_response()
         return Send(RewindTo(run.job.job_id, run.exec_id, position, outcome.step, outcome.reason))
@@ -380,7 +373,7 @@ class Executor:
 
     def _end(self, run: LiveRun, disposition: Disposition, code: EndCode, error: str) -> Next:
         """End the job so: at once if the flow has no cleanup, else after it."""
-        ending = Ending(disposition, code, error[:ERROR_LIMIT])
+        ending = Ending(disposition, code, writable(error)[:ERROR_LIMIT])
         if run.flow.cleanup is not None:
             return Send(PlanEnding(run.job.job_id, run.exec_id, ending, run.step))
         return Send(self._ended(run, ending, cleaned=False))
@@ -425,7 +418,44 @@ class Executor:
 def describe(error: BaseException) -> str:
     """An error for people and for the journal."""
     text = str(error)
-    return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:ERROR_LIMIT]
+    return writable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:ERROR_LIMIT]
+
+
+def _outcome_of(call: Callable[[], Any], run: LiveRun) -> Outcome:
+    """How a call ended, whether it returned or raised; also the wish to exit, which is not a step's to have."""
+    try:
+        return outcome_of_return(call(), run.response)
+    except SimulatedCrash:
+        raise
+    except BaseException as error:
+        return outcome_of_error(error)
+
+
+def _checked(run: LiveRun, response: Any) -> str:
+    """The response as JSON that is sure to decode again; Unrecoverable if it is not the flow's response type."""
+    try:
+        text = _encode(response).decode()
+        run.response = msgspec.json.decode(text, type=run.flow.response_type)
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+        raise Unrecoverable(f"step {run.step} returned a response that cannot be saved: {error}") from None
+    if len(text) > RESPONSE_LIMIT:
+        raise Unrecoverable(
+            f"step {run.step} returned a response of {len(text):,} bytes, the limit is {RESPONSE_LIMIT:,}"
+        )
+    return text
+
+
+def _patiently(run: LiveRun, read: Callable[[str], Answer]) -> Answer:
+    """Ask the store about the run's job, however long it is away, unless the lease is lost meanwhile."""
+    pause = 0.02
+    while True:
+        try:
+            return read(run.job.job_id)
+        except StoreUnavailable:
+            if isinstance(run.stop_error, LeaseLost):
+                raise
+            time.sleep(pause)
+            pause = min(1.0, pause * 2)
 
 
 def _refusal(claim: Claim, code: EndCode, problem: str) -> End:

@@ -47,6 +47,8 @@ class LiveRun:
         self.abandoned = False
         self.closing = False
         self.inside = False
+        self.visits = 0
+        self.retry_at = 0
         self.task: asyncio.Task[None] | None = None
         self.last_error = ""
         self.step_started_at = 0
@@ -100,7 +102,8 @@ class LiveRun:
         if now - self._reported < PROGRESS_INTERVAL:
             return
         self._reported = now
-        text = msgspec.json.encode({"step": self.step, "done": done, "total": total, "note": note}).decode()
+        about = {"step": self.step, "done": done, "total": total, "note": writable(note)}
+        text = msgspec.json.encode(about).decode()
         self._report(self, ReportProgress(self.job.job_id, self.exec_id, self.position, text))
 
     @contextmanager
@@ -133,6 +136,8 @@ class LiveRun:
     def enter(self, now: int, timeout: float | None) -> None:
         """A try of the current step begins."""
         self.inside = True
+        self.visits += 1
+        self.retry_at = 0
         self.tries += 1
         if self.tries > 1:
             # The failed try may have changed the response in place.
@@ -158,6 +163,11 @@ class LiveRun:
         """Ask the step to stop; the first reason given stays."""
         if self.stop_error is None:
             self.stop_error = error
+
+
+def writable(text: str) -> str:
+    """The text with what cannot be encoded (half characters from file names, say) spelled out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class CommitTransaction:

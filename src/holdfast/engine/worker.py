@@ -67,7 +67,8 @@ class Worker:
         self._runs: dict[str, LiveRun] = {}
         self._claimed: deque[Claim] = deque()
         self._sleeping: list[tuple[int, int, LiveRun, int]] = []
-        self._timed: list[tuple[float, int, LiveRun, tuple[int, int]]] = []
+        self._timed: list[tuple[float, int, LiveRun, int]] = []
+        self._clean: bool | None = None
         self._order = itertools.count()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -109,13 +110,15 @@ class Worker:
 
     def stop(self) -> bool:
         """Claim nothing more; let steps reach a safe point and give the rest back; True if all went cleanly."""
+        if self._clean is not None:
+            return self._clean
         self._stopping.set()
         self._listener.wake()
         self._scheduler.join()
         for run in list(self._runs.values()):
             run.stop(WorkerStopping("the worker is stopping"))
             self._wake_sleeper(run)
-        clean = self._wait_until_idle(self._settings.stop_grace)
+        self._clean = self._wait_until_idle(self._settings.stop_grace)
         for run in list(self._runs.values()):
             log.warning("step %s did not stop, abandoned", run.step, extra={"job_id": run.job.job_id})
             self._abandon(run, WorkerStopping("the worker stopped before the step did"))
@@ -127,7 +130,7 @@ class Worker:
         self._recovery.close()
         self._store.retire(worker_id=self.worker_id)
         self._listener.close()
-        return clean
+        return self._clean
 
     @property
     def active(self) -> int:
@@ -224,8 +227,8 @@ class Worker:
             overdue = []
             while self._timed and self._timed[0][0] <= now:
                 overdue.append(heapq.heappop(self._timed))
-        for _, _, run, token in overdue:
-            if (run.position, run.tries) != token or run.exec_id not in self._runs:
+        for _, _, run, visit in overdue:
+            if run.visits != visit or not run.inside or run.exec_id not in self._runs:
                 continue
             if isinstance(run.stop_error, StepTimeout):
                 log.warning("step %s ignored its timeout, abandoned", run.step, extra={"job_id": run.job.job_id})
@@ -282,8 +285,10 @@ class Worker:
     def _perform(self, run: LiveRun) -> None:
         if run.timeout is not None:
             self._watch_time(run, run.timeout, entering=True)
-        following = self._executor.perform(run)
-        self._performed(run, following)
+        try:
+            self._performed(run, self._executor.perform(run))
+        except BaseException as error:
+            self._fail(error)
 
     def _performed(self, run: LiveRun, following: Next) -> None:
         if run.abandoned:
@@ -299,14 +304,15 @@ class Worker:
             self._follow(run, self._executor.after_write(run, write, answer))
 
     def _watch_time(self, run: LiveRun, seconds: float, *, entering: bool = False) -> None:
-        token = (run.position, run.tries + 1 if entering else run.tries)
+        visit = run.visits + 1 if entering else run.visits
         with self._lock:
-            heapq.heappush(self._timed, (time.monotonic() + seconds, next(self._order), run, token))
+            heapq.heappush(self._timed, (time.monotonic() + seconds, next(self._order), run, visit))
         self._listener.wake()
 
     def _abandon(self, run: LiveRun, error: Exception) -> None:
         run.abandoned = True
         self._pool.abandon(run)
+        self._cancel_task(run)
         for write in self._executor.abandon(run, error):
             self._writer.put(run, write)
         self._forget(run)
@@ -317,6 +323,7 @@ class Worker:
             self.telemetry.lost_leases += 1
             run.abandoned = True
             self._pool.abandon(run)
+            self._cancel_task(run)
             self._forget(run)
 
     def _wake_sleeper(self, run: LiveRun) -> None:
@@ -355,9 +362,9 @@ class Worker:
 
         try:
             following = await self._executor.perform_async(run)
-        except CancelledError:
-            error = run.stop_error or WorkerStopping("the event loop was stopped")
-            following = self._executor.conclude(run, TryFailed(error))
+        except CancelledError as error:
+            # Cancelled by the worker for a reason, or by its own doing, which is an error like any other.
+            following = self._executor.conclude(run, TryFailed(run.stop_error or error))
         run.task = None
         self._performed(run, following)
 

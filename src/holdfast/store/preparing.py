@@ -14,6 +14,8 @@ from holdfast.store.messages import NewJob
 
 REQUEST_LIMIT = 1 << 20
 PRIORITY_LIMIT = 1_000_000
+LATEST = 1 << 53
+"""Times beyond this are not exact in JSON."""
 
 
 def prepare_job(
@@ -35,6 +37,10 @@ def prepare_job(
     flow.check_complete()
     if not isinstance(priority, int) or abs(priority) > PRIORITY_LIMIT:
         raise BadInput(f"priority {priority!r} is not a whole number within ±{PRIORITY_LIMIT}")
+    if not isinstance(not_before, int) or not 0 <= not_before < LATEST:
+        raise BadInput(f"not_before {not_before!r} is not a time in milliseconds since 1970")
+    if parent is not None:
+        checked_job_id(parent)
     if run_after is not None and checked_job_id(run_after) == job_id:
         raise CycleError(f"job {job_id} would run after itself")
     definition = flow.definition

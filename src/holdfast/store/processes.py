@@ -23,11 +23,16 @@ def is_dead(owner: str) -> bool:
     worker = parse_worker_id(owner)
     if worker is None or worker.host != host_name():
         return False
+    if "unknown" in (worker.boot, boot_id()):
+        return False
     if worker.boot != boot_id():
         return True
     if worker.namespace != pid_namespace():
         return False
-    return start_time(worker.pid) != worker.start
+    try:
+        return start_time(worker.pid) != worker.start
+    except OSError:
+        return False
 
 
 def pidfd_of(owner: str) -> int | None:
@@ -59,10 +64,13 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """When the process was started, in clock ticks since boot; None if there is no such process (or it is a zombie)."""
+    """When the process was started, in clock ticks since boot; None if there is no such process, or it is a zombie.
+
+    OSError if that cannot be found out.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     if fields[0] in ("Z", "X"):
         return None

@@ -116,6 +116,10 @@ class Store(Protocol):
         """End a job as failed or quarantined whatever it is doing, fencing its worker; never a succeeded one."""
         ...
 
+    def restart(self, job_id: str, *, actor: str, reason: str) -> None:
+        """running → failed → pending, fencing its worker; those that wait for the job go on waiting."""
+        ...
+
     def stop_stalled(self, exec_id: str, *, actor: str, not_before: int) -> bool:
         """Fence a running execution that makes no progress: running → failed → pending (or quarantined)."""
         ...

@@ -141,6 +141,10 @@ class SqlStore(ABC):
         with self.writing("fail") as session:
             operating.fail(session, job_id, actor=actor, reason=reason, quarantine=quarantine)
 
+    def restart(self, job_id: str, *, actor: str, reason: str) -> None:
+        with self.writing("restart") as session:
+            operating.restart(session, job_id, actor=actor, reason=reason)
+
     def stop_stalled(self, exec_id: str, *, actor: str, not_before: int) -> bool:
         with self.writing("stop-stalled") as session:
             return operating.stop_stalled(session, exec_id, actor=actor, not_before=not_before)

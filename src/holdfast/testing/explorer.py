@@ -22,7 +22,7 @@ from holdfast.app import Engine
 from holdfast.core.flow import Flow
 from holdfast.core.invariants import Severity
 from holdfast.core.states import COMMITTED_STATUSES, UNFINISHED_STATES
-from holdfast.crash_points import set_hook
+from holdfast.crash_points import SimulatedCrash, set_hook
 from holdfast.guard.check import check
 from holdfast.testing.clock import VirtualClock
 from holdfast.testing.driver import run_until_idle
@@ -63,10 +63,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             f"{len(self.violations)} violations"
         )
         return "\n".join([head, *(f"  crash at {v.crashes} ({v.point}): {v.problem}" for v in self.violations)])
-
-
-class SimulatedCrash(BaseException):
-    """Stands for SIGKILL within one process. `finally` blocks still run; only a real kill is a real kill."""
 
 
 class CrashExplorer:

@@ -113,16 +113,7 @@ def fail(session: Session, job_id: str, *, actor: str, reason: str, quarantine: 
         return
     latest = latest_execution(session, job_id)
     if latest.status in LIVE_STATUSES:
-        end = End(
-            job_id=job_id,
-            exec_id=latest.exec_id,
-            path=path,
-            code=EndCode.FORCED,
-            error=reason,
-            position=latest.position,
-            tries=latest.tries,
-        )
-        end_execution(session, end, status=latest.status, actor=actor)
+        _end_by_force(session, latest, path, actor=actor, reason=reason)
         return
     wanted = JobState.QUARANTINED if quarantine else JobState.FAILED
     if latest.status is ExecutionStatus.COMMITTED:
@@ -135,6 +126,34 @@ def fail(session: Session, job_id: str, *, actor: str, reason: str, quarantine: 
     assert latest.disposition is not None
     change_disposition(session, job_id, latest.exec_id, latest.disposition, goal, actor=actor, reason=reason)
     release_after_failure(session, job_id, actor=actor)
+
+
+def restart(session: Session, job_id: str, *, actor: str, reason: str) -> None:
+    """running → failed → pending in one go, so that nobody who waits for the job is told that it failed."""
+    session.lock_jobs([job_id])
+    job = load_job(session, job_id)
+    if job.state is not JobState.RUNNING:
+        raise InvalidStateTransitionError(job.state, JobState.PENDING, hint=f"job {job_id} is not running")
+    latest = latest_execution(session, job_id)
+    if latest.status not in LIVE_STATUSES:
+        raise InvalidStateTransitionError(job.state, JobState.PENDING, hint=f"job {job_id} has committed already")
+    _end_by_force(session, latest, PATH_AFTER_FAILURE[Disposition.RETRY], actor=actor, reason=reason)
+    session.run("forgive", job_id=job_id, hold="none", waits_for=None)
+
+
+def _end_by_force(
+    session: Session, execution: ExecutionRecord, path: tuple[Disposition, ...], *, actor: str, reason: str
+) -> None:
+    end = End(
+        job_id=execution.job_id,
+        exec_id=execution.exec_id,
+        path=path,
+        code=EndCode.FORCED,
+        error=reason,
+        position=execution.position,
+        tries=execution.tries,
+    )
+    end_execution(session, end, status=execution.status, actor=actor)
 
 
 def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int) -> bool:
