@@ -34,7 +34,8 @@ def raw_seconds(directory: str, writes: int, group: float) -> float:
             due += group
             until = min(writes, max(done + 1, round(due)))
             connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(statement, rows[done:until])
+            for row in rows[done:until]:
+                connection.execute(statement, row)
             connection.execute("COMMIT")
             done = until
         return time.perf_counter() - began

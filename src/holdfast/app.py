@@ -16,7 +16,7 @@ from holdfast.core.pipeline import Pipeline
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.errors import StoreCorrupt
-from holdfast.guard.check import RULE_CODES, check_quickly
+from holdfast.guard.check import check_quickly
 from holdfast.store.opening import open_store
 from holdfast.store.preparing import REQUEST_LIMIT
 
@@ -67,15 +67,19 @@ class Engine(Client):
         """How many jobs of a queue may run at once, over all processes; an operator's setting stays above this."""
         self.store.set_queue(name, max_running=limit, actor=None)
 
+    def refuse_broken_rules(self) -> None:
+        """Raise StoreCorrupt if somebody has dropped or changed a rule that the database is to keep."""
+        broken = next(self.store.missing_rules(), None)
+        if broken is not None:
+            raise StoreCorrupt(
+                f"{broken.subject} {broken.message}: without its rules the database cannot be trusted with work",
+                hint="see everything that is wrong: holdfast check",
+            )
+
     @contextmanager
     def worker(self, *, telemetry: Telemetry | None = None, **settings: Any) -> Iterator[Worker]:
         """A worker in this process, stopped cleanly at the end of the block; settings as in WorkerSettings."""
-        broken = [finding for finding in self.findings if finding.code in RULE_CODES]
-        if broken:
-            raise StoreCorrupt(
-                f"{broken[0].subject} {broken[0].message}: without its rules the database cannot be trusted with work",
-                hint="see everything that is wrong: holdfast check",
-            )
+        self.refuse_broken_rules()
         worker = Worker(self.store, self.flows, WorkerSettings(**settings), telemetry or Telemetry())
         worker.start()
         try:

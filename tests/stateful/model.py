@@ -126,8 +126,10 @@ class Model:
         execution = job.live
         assert execution is not None
         execution.status, execution.meaning = "aborted", path[-1]
-        job.failures += path[0] == "failed"
-        job.crashes += crashed
+        if crashed:
+            job.crashes += 1
+        else:
+            job.failures += path[0] == "failed"
         job.not_before, job.hold, job.waits_for = not_before, "none", None
         if path[-1] == "pending" and not_before > self.now:
             job.hold = "until"

@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.stateful.machine import StoreMachine
 
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-QUICK = settings(max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=UNHURRIED)
+QUICK = settings(max_examples=100, stateful_step_count=50, deadline=None, suppress_health_check=UNHURRIED)
 LONG = settings(max_examples=2000, stateful_step_count=120, deadline=None, suppress_health_check=UNHURRIED)
 
 

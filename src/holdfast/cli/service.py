@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from holdfast.cli.exits import ExitCode
+from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import StoreError
 from holdfast.store.protocol import Store
@@ -49,9 +50,9 @@ class StopSignals:
         os.close(self.descriptor)
         os.close(self._signalled)
 
-    def wait(self) -> None:
-        """Until a signal comes."""
-        select.select([self.descriptor], [], [])
+    def wait(self, timeout: float) -> None:
+        """Until a signal comes or the time is up."""
+        select.select([self.descriptor], [], [], timeout)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
@@ -119,20 +120,28 @@ def wait_until_idle(store: Store, flows: Sequence[str], active: Callable[[], int
 def has_work(store: Store, flows: Sequence[str]) -> bool:
     """Is there a job of these flows that runs, or that will start without an operator's help?
 
-    One that waits for another job does not count: that other one does, if it is of these flows.
+    One that waits for another job counts if that other one does.
     """
     closed = {q.name for q in store.queues() if q.paused_at is not None or q.max_running == 0}
     return any(
-        store.jobs(state=JobState.RUNNING, flow=flow, limit=1) or _will_start_one(store, flow, closed) for flow in flows
+        store.jobs(state=JobState.RUNNING, flow=flow, limit=1) or _will_start_one(store, flow, flows, closed)
+        for flow in flows
     )
 
 
-def _will_start_one(store: Store, flow: str, closed: set[str]) -> bool:
+def _will_start_one(store: Store, flow: str, flows: Sequence[str], closed: set[str]) -> bool:
     limit = FIRST_LOOK
     while True:
         pending = store.jobs(state=JobState.PENDING, flow=flow, limit=limit)
-        if any(job.waits_for is None and job.queue not in closed for job in pending):
+        if any(_will_start(store, job, flows, closed) for job in pending):
             return True
         if len(pending) < limit:
             return False
         limit *= 10
+
+
+def _will_start(store: Store, job: JobRecord, flows: Sequence[str], closed: set[str]) -> bool:
+    while job.waits_for is not None and job.state is JobState.PENDING:
+        job = store.job(job.waits_for)
+    # What it waited for has run or ended since the list was read: then the list is old, and has to be read again.
+    return job.state is not JobState.PENDING or (job.flow in flows and job.queue not in closed)

@@ -21,13 +21,14 @@ from holdfast.cli.settings import Settings
 from holdfast.core.names import checked_name
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker, WorkerSettings
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.watch import Watch
 from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast.worker")
 
 SWITCH_INTERVAL = 0.0005
+FAILURE_LOOK = 1.0
 _DEFAULTS = WorkerSettings()
 
 
@@ -144,6 +145,7 @@ def worker(settings: Settings, /, **given: object) -> int:
     flows = app_flows(settings)
     with StopSignals() as signals, opened(settings, create=True, synchronous=options.sync.upper()) as store:
         engine = Engine(store, flows, actor=settings.actor)
+        engine.refuse_broken_rules()
         for name, limit in limits:
             engine.queue(name, limit=limit)
         _serve(settings, options, store, engine, signals)
@@ -166,7 +168,12 @@ def _serve(settings: Settings, options: Options, store: Store, engine: Engine, s
         if options.exit_when_idle:
             wait_until_idle(store, list(engine.flows), lambda: running.active, signals)
         else:
-            signals.wait()
+            while signals.received is None and running.failure is None:
+                signals.wait(FAILURE_LOOK)
+        if running.failure is not None:
+            raise HoldfastError(
+                f"the worker cannot go on: {running.failure}", hint="see the log; other workers take over what it held"
+            )
         notify_service_manager("STOPPING=1")
         log.info("stopping%s", f" on {signals.received}" if signals.received else ": nothing is left to do")
 

@@ -8,7 +8,6 @@ from holdfast.core.invariants import Finding, JobFacts, check_job
 from holdfast.store.protocol import Store
 
 QUICK_JOBS = 1000
-RULE_CODES = frozenset({"rule-missing", "rule-changed"})
 
 
 def check(store: Store, *, deep: bool) -> list[Finding]:

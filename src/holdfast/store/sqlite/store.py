@@ -44,7 +44,9 @@ class SqliteStore(SqlStore):
         self._wake_directory = path.with_name(path.name + ".wake")
         self._notifier = FifoNotifier(self._wake_directory)
         try:
-            if not read_only:
+            if read_only:
+                self._refuse_other_schema()
+            else:
                 self._migrate()
         except BaseException:
             self.close()
@@ -97,6 +99,13 @@ class SqliteStore(SqlStore):
         if isinstance(passing, StoreUnavailable):
             raise passing from error
         return error
+
+    def _refuse_other_schema(self) -> None:
+        with self._database.reading() as reader:
+            if pending(load_migrations(PACKAGE), _schema_version(reader), str(self.path)):
+                raise StoreError(
+                    f"{self.path} has an older schema than this Holdfast", hint="start a worker once: it migrates it"
+                )
 
     def _migrate(self) -> None:
         migrations = load_migrations(PACKAGE)

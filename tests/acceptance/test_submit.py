@@ -1,0 +1,117 @@
+"""Submitting: an id at once, the job once, and bad input changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.driving import Holdfast
+
+ABSENT = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
+
+
+def test_a_submitted_job_runs_and_its_response_can_be_waited_for(holdfast: Holdfast) -> None:
+    job_id = holdfast.submit("greet", '{"name": "you", "times": 2}')
+    holdfast.run_all()
+
+    assert holdfast.json("job", "wait", job_id)["response"] == "hello you!!"
+    assert holdfast.ok("job", "wait", job_id) == '"hello you!!"\n'
+
+
+def test_submit_answers_in_json(holdfast: Holdfast) -> None:
+    answer = holdfast.json("submit", "greet", '{"name": "you"}')
+
+    assert set(answer) == {"job_id", "created"}
+    assert answer["created"] is True
+
+
+def test_submit_waits_if_told_to(holdfast: Holdfast) -> None:
+    with holdfast.worker():
+        answer = holdfast.json("submit", "greet", '{"name": "you"}', "--wait", "--timeout", "20")
+        text = holdfast("submit", "greet", '{"name": "me"}', "--wait")
+
+    assert (answer["state"], answer["response"]) == ("succeeded", "hello you!")
+    assert text.out.splitlines()[1] == '"hello me!"'
+
+
+def test_submit_that_waits_fails_with_the_job(holdfast: Holdfast) -> None:
+    with holdfast.worker():
+        ended = holdfast("submit", "doomed", '{"name": "you"}', "--wait")
+
+    assert ended.code == 1
+    assert "is failed: no use" in ended.err
+
+
+def test_patience_that_runs_out_has_a_code_of_its_own(holdfast: Holdfast) -> None:
+    ended = holdfast("submit", "greet", '{"name": "you"}', "--wait", "--timeout", "0.01", "--json")
+
+    assert ended.code == 124
+    assert ended.error["type"] == "WaitTimeout"
+
+
+def test_a_request_may_come_from_stdin(holdfast: Holdfast) -> None:
+    job_id = holdfast.ok("submit", "greet", "-", stdin=b'{"name": "stdin"}').strip()
+
+    assert holdfast.json("job", "show", job_id)["request"] == {"name": "stdin", "times": 1}
+
+
+def test_a_key_in_use_gives_the_job_that_has_it(holdfast: Holdfast) -> None:
+    first = holdfast.json("submit", "greet", '{"name": "you"}', "--key", "k")
+    second = holdfast("submit", "greet", '{"name": "other"}', "--key", "k")
+
+    assert second.out.strip() == first["job_id"]
+    assert "no new job was added" in second.err
+    assert holdfast.json("submit", "greet", '{"name": "you"}', "--key", "k")["created"] is False
+
+
+def test_the_options_go_with_the_job(holdfast: Holdfast) -> None:
+    first = holdfast.submit()
+    options = ("--queue", "q", "--priority", "5", "--delay", "3600", "--run-after", first)
+    job = holdfast.json("job", "show", holdfast.submit("greet", '{"name": "you"}', *options))["job"]
+
+    assert (job["queue"], job["priority"], job["run_after"], job["hold"]) == ("q", 5, first, "after")
+    assert job["not_before"] > job["created_at"] + 3_000_000
+
+
+BAD_INPUT = {
+    "an unknown flow": (("nope", "{}"), 2, "UnknownFlowError"),
+    "a field is missing": (("greet", "{}"), 2, "RequestInvalidError"),
+    "a field of the wrong type": (("greet", '{"name": 1}'), 2, "RequestInvalidError"),
+    "not JSON": (("greet", "{name: you}"), 2, "RequestInvalidError"),
+    "not UTF-8": (("greet", '{"name": "\udcff"}'), 2, "RequestInvalidError"),
+    "an empty key": (("greet", '{"name": "you"}', "--key", ""), 2, "InvalidKeyError"),
+    "an unprintable key": (("greet", '{"name": "you"}', "--key", "a\nb"), 2, "InvalidKeyError"),
+    "a key that is too long": (("greet", '{"name": "you"}', "--key", "k" * 513), 2, "InvalidKeyError"),
+    "a queue that cannot be": (("greet", '{"name": "you"}', "--queue", "a b"), 2, "DefinitionError"),
+    "a priority out of range": (("greet", '{"name": "you"}', "--priority", "9999999"), 2, "BadInput"),
+    "run-after of no job id": (("greet", '{"name": "you"}', "--run-after", "x"), 2, "InvalidKeyError"),
+    "run-after of a missing job": (("greet", '{"name": "you"}', "--run-after", ABSENT), 4, "JobNotFoundError"),
+    "a timeout without wait": (("greet", '{"name": "you"}', "--timeout", "1"), 2, "BadInput"),
+    "a negative delay": (("greet", '{"name": "you"}', "--delay", "-1"), 2, "BadParameter"),
+}
+
+
+@pytest.mark.parametrize("words, code, kind", BAD_INPUT.values(), ids=BAD_INPUT)
+def test_bad_input_changes_nothing(history: Holdfast, words: tuple[str, ...], code: int, kind: str) -> None:
+    before = history.content()
+    ended = history("submit", "--json", *words)
+
+    assert (ended.code, ended.error["type"]) == (code, kind)
+    assert ended.out == ""
+    assert history.content() == before
+
+
+def test_a_request_over_the_limit_changes_nothing(history: Holdfast) -> None:
+    before = history.content()
+    ended = history("submit", "greet", "-", stdin=b'{"name": "' + b"x" * (1 << 20) + b'"}')
+
+    assert ended.code == 2
+    assert "1,048,576" in ended.err
+    assert "hint: put large data in a file" in ended.err
+    assert history.content() == before
+
+
+def test_bad_input_does_not_even_make_a_state(holdfast: Holdfast) -> None:
+    ended = holdfast("submit", "greet", "{}")
+
+    assert ended.code == 2
+    assert not holdfast.state.exists()
