@@ -22,7 +22,6 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "src")]
 
 import msgspec
-
 from measuring.figures import Figure, Settings, table
 from questions import counts, history, idle, imports, latency, recovery, submitting, throughput, two_workers
 

@@ -3,8 +3,8 @@
     python benchmarks/profile_engine.py plans [--jobs 100000] [--pending 10000]
     python benchmarks/profile_engine.py functions [--flows 4096] [--concurrency 128]
 
-`plans` shows how SQLite carries out every statement of queries.sql on a database full of finished jobs; a SCAN of a table
-that grows with history is marked. `functions` runs five-step flows under cProfile, one profile per kind of thread.
+`plans` shows how SQLite carries out every statement of queries.sql on a database full of finished jobs; a SCAN of a
+table that grows with history is marked. `functions` runs five-step flows under cProfile, a profile per kind of thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "src")]
 
-from holdfast import Engine
-from holdfast.store.statements import load_statements
 from measuring import flows
 from measuring.filling import fill
 from measuring.workers import drain, new_engine, submit
 
+from holdfast import Engine
+from holdfast.store.statements import load_statements
+
 GROWING = ("jobs", "requests", "executions", "steps", "journal", "children")
-SCAN = re.compile(r"\bSCAN (\w+)(?! USING (?:COVERING )?INDEX (?:jobs_ready|jobs_due|jobs_waiting|executions_under_way))")
+SCAN = re.compile(
+    r"\bSCAN (\w+)(?! USING (?:COVERING )?INDEX (?:jobs_ready|jobs_due|jobs_waiting|executions_under_way))"
+)
 
 
 def plans(jobs: int, pending: int) -> None:

@@ -36,7 +36,7 @@ TABLES = {
 
 
 def fill(path: Path, jobs: int, *, already: int = 0) -> None:
-    """Make the number of finished jobs in a database grow from `already` to `jobs`. Nobody else may use it meanwhile."""
+    """Make the number of finished jobs grow from `already` to `jobs`. Nobody else may use the database meanwhile."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA cache_size = -200000")

@@ -6,13 +6,14 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
-from holdfast import crash_points
 from measuring import flows
 from measuring.figures import Figure, Settings, figure
 from measuring.workers import drain, new_engine
+
+from holdfast import crash_points
 
 JOBS = 512
 
@@ -20,7 +21,7 @@ JOBS = 512
 class CountingConnection(sqlite3.Connection):
     """Counts what is executed through it, and the virtual machine instructions it takes, in hundreds."""
 
-    statements: Counter[str] = Counter()
+    statements: ClassVar[Counter[str]] = Counter()
     hundreds = 0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from holdfast import Engine
-from holdfast.core.invariants import Finding, check_job
 from measuring import flows
 from measuring.figures import Figure, Settings, figure
 from measuring.filling import fill
 from measuring.workers import Drained, drain
+
+from holdfast import Engine
+from holdfast.core.invariants import Finding, check_job
 
 FEW = 1000
 

@@ -50,7 +50,11 @@ def cpu_seconds(pid: int) -> float:
 def wake_ups(pid: int) -> int:
     """How often its threads have gone to sleep."""
     statuses = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(int(found[1]) for text in statuses if (found := re.search(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.M)))
+    return sum(
+        int(found[1])
+        for text in statuses
+        if (found := re.search(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.MULTILINE))
+    )
 
 
 def resident(pid: int) -> float:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import holdfast
 from measuring.figures import Figure, Settings, figure
+
+import holdfast
 
 BARE = "python -c pass"
 

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast import Engine
 from measuring import flows
 from measuring.figures import Figure, Settings, figure, percentile
 from measuring.raw import raw_commit_seconds
 from measuring.workers import WorkerProcess, new_engine, wait_until
+
+from holdfast import Engine
 
 PAUSE = 0.003
 """Between a job's end and the next submit, so that the worker is asleep again."""
@@ -41,7 +42,7 @@ def _in_process(settings: Settings) -> tuple[list[float], float]:
     with tempfile.NamedTemporaryFile(dir=settings.directory) as stamps, new_engine(settings.directory) as engine:
         os.environ[flows.STAMP_FILE] = stamps.name
         with engine.worker():
-            latencies = _submit_one_by_one(engine, Path(stamps.name), settings.pick(150, 500))
+            latencies = _submit_one_by_one(engine, Path(stamps.name), settings.pick(100, 500))
         return latencies, raw_commit_seconds(settings.directory)
 
 
@@ -50,7 +51,7 @@ def _across_processes(settings: Settings) -> tuple[list[float], float]:
         worker = WorkerProcess(_state_of(engine), **{flows.STAMP_FILE: stamps.name})
         worker.wait_until_ready()
         try:
-            latencies = _submit_one_by_one(engine, Path(stamps.name), settings.pick(150, 500))
+            latencies = _submit_one_by_one(engine, Path(stamps.name), settings.pick(100, 500))
         finally:
             worker.stop()
         return latencies, raw_commit_seconds(settings.directory)

@@ -1,4 +1,4 @@
-"""A thousand flows are under way when the worker is killed: how long until all are done, and was anything lost or doubled?"""
+"""A thousand flows are under way when their worker is killed: how long until all are done, is any lost or doubled?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from holdfast import Engine
 from measuring import flows
 from measuring.figures import Figure, Settings, figure
 from measuring.raw import raw_seconds
 from measuring.workers import WorkerProcess, drain, new_engine, submit, wait_until, wait_until_settled
+
+from holdfast import Engine
 
 FLOWS = 1000
 
@@ -35,8 +36,17 @@ def recovery(settings: Settings) -> Iterator[Figure]:
     yield figure("recovery", name, totals, "s", ratios=ratios, ratio_to="raw, same groups")
     yield figure("recovery", "of it, restart to first claim", ready, "s")
     name = "the rest, beside as many fresh flows"
-    yield figure("recovery", name, [t - r for t, r in zip(totals, ready, strict=True)], "s", ratios=fresh_ratios, ratio_to="fresh flows")
-    yield figure("recovery", "lost, doubled or repeated", [faults], "flows", ratios=[faults], ratio_to="none", at_most=0)
+    yield figure(
+        "recovery",
+        name,
+        [t - r for t, r in zip(totals, ready, strict=True)],
+        "s",
+        ratios=fresh_ratios,
+        ratio_to="fresh flows",
+    )
+    yield figure(
+        "recovery", "lost, doubled or repeated", [faults], "flows", ratios=[faults], ratio_to="none", at_most=0
+    )
 
 
 def _kill_and_recover(settings: Settings, folder: Path) -> tuple[float, float, float, int]:

@@ -15,7 +15,7 @@ MANY = 1000
 
 def submit(settings: Settings) -> Iterator[Figure]:
     """Nobody works meanwhile."""
-    singles = settings.pick(300, 1500)
+    singles = settings.pick(150, 1500)
     batches = settings.pick(4, 20)
     one, one_ratio, many, many_ratio, prepare = [], [], [], [], []
     for _ in range(settings.repeat):

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast import Flow
 from measuring import flows
 from measuring.figures import Figure, Settings, figure
 from measuring.raw import raw_seconds
 from measuring.workers import Drained, drain, new_engine
+
+from holdfast import Flow
 
 RAW = "raw, same groups"
 
 
 def noop(settings: Settings) -> Iterator[Figure]:
     """Jobs that do nothing: one plain step, and a commit step alone."""
-    jobs = settings.pick(1000, 4000)
+    jobs = settings.pick(600, 4000)
     for flow in (flows.one_step, flows.commit_only):
         for concurrency in (32, 128):
             name = f"{flow.name} jobs, {concurrency} at once"
@@ -26,10 +27,16 @@ def noop(settings: Settings) -> Iterator[Figure]:
 def five(settings: Settings) -> Iterator[Figure]:
     """Flows of five steps, at several concurrencies."""
     for concurrency in settings_of_concurrency(settings):
-        jobs = {1: settings.pick(100, 400), 8: settings.pick(400, 1500)}.get(concurrency, settings.pick(1000, 4000))
+        jobs = {1: settings.pick(50, 400), 8: settings.pick(300, 1500)}.get(concurrency, settings.pick(1000, 4000))
         aim = 0.25 if concurrency > 8 else None
         yield from _rates(
-            "five", f"five-step flows, {concurrency} at once", flows.five_steps, jobs, concurrency, settings, at_least=aim
+            "five",
+            f"five-step flows, {concurrency} at once",
+            flows.five_steps,
+            jobs,
+            concurrency,
+            settings,
+            at_least=aim,
         )
 
 

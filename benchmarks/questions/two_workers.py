@@ -7,17 +7,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from holdfast import Flow
 from measuring import flows
 from measuring.figures import Figure, Settings, figure
 from measuring.workers import Drained, WorkerProcess, new_engine, submit, wait_until_settled
+
+from holdfast import Flow
 
 QUEUE = "bench"
 
 
 def two_workers(settings: Settings) -> Iterator[Figure]:
     """Empty steps, where the database is the limit, and steps that compute, where the cores are."""
-    plan = ((flows.five_steps, settings.pick(1000, 3000)), (flows.five_busy_steps, settings.pick(200, 800)))
+    plan = ((flows.five_steps, settings.pick(800, 3000)), (flows.five_busy_steps, settings.pick(100, 800)))
     for flow, jobs in plan:
         one, two, ratios, one_cpu, two_cpu = [], [], [], [], []
         for _ in range(settings.repeat):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 
 import pytest
@@ -289,6 +291,45 @@ def test_every_listener_hears_the_news_however_quickly_it_came(bench: Bench) -> 
     assert missed == 0
 
 
+def test_a_listener_is_heard_of_even_if_the_time_of_its_directory_does_not_show_it(
+    bench: Bench, backend: SqliteBackend
+) -> None:
+    """Most kernels stamp files only every few milliseconds: two changes within one tick look like one."""
+    directory = backend.path.with_name("holdfast.db.wake")
+    first = bench.store.listen()
+    bench.submit()
+    stamp = directory.stat()
+    second = bench.store.listen()
+    os.utime(directory, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    try:
+        bench.submit()
+
+        assert first.wait(1)
+        assert second.wait(1)
+    finally:
+        first.close()
+        second.close()
+
+
+def test_what_is_durable_is_not_called_a_failure_because_nobody_could_be_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its commit a submit that raises would be submitted again, and a claim that raises would be forgotten."""
+    listener = bench.store.listen()
+
+    def too_many(*_args: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", too_many)
+        patch.setattr(os, "stat", too_many)
+        job_id = bench.submit()
+        bench.store.cancel(job_id, actor=OPERATOR, reason="x")
+    listener.close()
+
+    assert bench.state(job_id) is JobState.FAILED
+
+
 def test_listeners_may_come_and_go_while_others_notify(bench: Bench, backend: SqliteBackend) -> None:
     """A listener is made in two steps; a notifier that comes in between must not take it away."""
     errors: list[BaseException] = []
@@ -340,8 +381,6 @@ def test_a_listener_that_died_does_not_disturb_the_others(bench: Bench, backend:
 
 
 def test_a_store_may_be_read_from_many_threads_without_piling_up_open_files(bench: Bench) -> None:
-    import os
-
     job_id = bench.submit()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(60):

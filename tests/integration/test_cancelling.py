@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Flow, JobState, fixed
 from holdfast.core.ending import EndCode
-from holdfast.errors import InvalidStateTransitionError, ReasonRequiredError, StepCancelled
+from holdfast.errors import BadInput, InvalidStateTransitionError, ReasonRequiredError, StepCancelled
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, raises, write_effect
 from tests.support.waiting import eventually
@@ -131,6 +131,20 @@ def test_an_override_needs_a_reason(open_engine: OpenEngine, reason: str) -> Non
         engine.force(job_id, JobState.FAILED, reason=reason)
 
     assert engine.store.job(job_id).state is JobState.PENDING
+
+
+@pytest.mark.parametrize("reason", ["caf\udce9", "nul \x00 byte", "x" * 1_000_000], ids=["surrogate", "nul", "long"])
+def test_a_reason_may_be_any_text_or_is_refused_as_bad_input(open_engine: OpenEngine, reason: str) -> None:
+    flow = flow_of(note("work"))
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    try:
+        engine.cancel(job_id, reason=reason)
+        taken = True
+    except BadInput:
+        taken = False
+
+    assert (engine.store.job(job_id).state is JobState.FAILED) is taken
 
 
 def test_a_job_that_has_succeeded_cannot_be_cancelled_or_forced(open_engine: OpenEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -198,3 +199,23 @@ def test_as_many_blocking_steps_run_at_once_as_there_are_slots(open_engine: Open
         results = [engine.wait(job_id, timeout=30) for job_id in jobs]
 
     assert [result.state for result in results] == [JobState.SUCCEEDED] * concurrency, results[0].reason
+
+
+def test_steps_that_become_ready_in_a_quiet_moment_are_started_at_once(open_engine: OpenEngine) -> None:
+    """Nothing wakes the scheduler when a step has been recorded: whoever puts the next one into the pool has to."""
+    barrier = threading.Barrier(6)
+
+    async def rest(run: AskRun) -> None:
+        await asyncio.sleep(0.7)
+
+    def meet(run: AskRun) -> None:
+        barrier.wait(4)
+
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer)
+    flow.start("rest", rest).to("meet", meet).commit("save", write_effect)
+    engine = open_engine(flow)
+    jobs = [engine.submit(flow, Ask()) for _ in range(6)]
+    with engine.worker(concurrency=6, lease=60, recovery_interval=30, stop_grace=1):
+        results = [engine.wait(job_id, timeout=30) for job_id in jobs]
+
+    assert [result.state for result in results] == [JobState.SUCCEEDED] * 6, results[0].reason

@@ -31,6 +31,9 @@ PATHS = {
     "quarantined": ((Disposition.FAILED, Disposition.QUARANTINED), ["failed", "quarantined"]),
 }
 
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""What is tested here is logic and not durability, so that the disk need not be waited for."""
+
 workers = st.sampled_from(WORKERS)
 queues = st.sampled_from(QUEUES)
 limits = st.sampled_from([None, 0, 1, 2])
@@ -50,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(first=st.integers(1, 4))
     def open(self, first: int) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-machine-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-machine-", dir=MEMORY))
         self.clock = SettableClock()
         self.model = Model(self.clock())
         self.claims: list[Claim] = []
@@ -352,6 +355,33 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.now = self.clock()
         if recover:
             self._recover(dead)
+
+    @rule(which=choices, what=st.sampled_from(["step", "try", "progress", "rewind", "plan", "end", "commit"]))
+    def come_too_late(self, which: int, what: str) -> None:
+        """A lease runs out while its worker is at work, and nobody has noticed when the worker comes to write."""
+        live = [claim for claim in self.claims if self._is_live(claim)]
+        if not live:
+            return
+        claim = live[which % len(live)]
+        job = self.model.jobs[claim.job.job_id]
+        assert job.live is not None
+        self.clock.now = max(self.clock.now, job.live.expires)
+        self.model.now = self.clock()
+        position = len(job.steps)
+        writes: dict[str, Write] = {
+            "step": b.finish_step(claim, position),
+            "try": b.record_try(claim, position=position),
+            "progress": b.report_progress(claim, position),
+            "rewind": b.rewind_to(claim, max(0, position - 1)),
+            "plan": b.plan_ending(claim),
+            "end": b.end(claim),
+            "commit": b.commit(claim, b.effect_of(claim), position=position),
+        }
+        before = (self.store.executions(job.job_id), self.bench.journal(job.job_id))
+        [answer] = self.bench.write(writes[what], worker=self._owner(claim))
+        self._learn_leases(self._owner(claim))
+        assert isinstance(answer, LeaseLost)
+        assert (self.store.executions(job.job_id), self.bench.journal(job.job_id)) == before
 
     def _recover(self, dead: set[str]) -> None:
         recovered = self.store.recover(is_dead=dead.__contains__, actor=WORKERS[0])
