@@ -89,7 +89,7 @@ def leaking(directory: Path) -> list[Flow[Any, Any]]:
     return [Flow("leaking", request=Request, response=Response).start("leak", leak).commit("record", record)]
 
 
-@pytest.mark.parametrize(("flows", "name"), [(appending, "appending"), (leaking, "leaking")])
+@pytest.mark.parametrize("flows,name", [(appending, "appending"), (leaking, "leaking")])
 @pytest.mark.parametrize("kill", [False, True])
 def test_the_explorer_finds_a_planted_bug(flows: Any, name: str, kill: bool, tmp_path: Path) -> None:
     scenario = Scenario(flows=flows, submit=lambda engine: engine.submit(name, Request()), observe=observe)
@@ -106,8 +106,7 @@ def test_the_explorer_finds_a_job_that_never_ends(tmp_path: Path) -> None:
 
         flow = Flow("vanishing", request=Request, response=Response)
         # After the first life nobody registers the flow any more: the job is stranded.
-        known = [] if (directory / "marker").exists() else [flow.start("step", step).commit("record", record)]
-        return known
+        return [] if (directory / "marker").exists() else [flow.start("step", step).commit("record", record)]
 
     def submit(engine: Any) -> None:
         if engine.flows:
