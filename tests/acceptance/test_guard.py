@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.driving import PATIENCE, Holdfast
+from tests.acceptance.driving import Holdfast
 
 EXPIRE = "UPDATE executions SET lease_expires_at = 1 WHERE status = 'in_progress'"
 
@@ -113,9 +113,18 @@ def test_recovering_needs_a_reason(history: Holdfast, words: tuple[str, ...]) ->
     assert history("stalled", *words).code == 2
 
 
-def test_the_worker_reports_what_its_guard_finds(holdfast: Holdfast, failed: str) -> None:
+def test_a_worker_refuses_a_database_whose_rules_are_gone(holdfast: Holdfast, failed: str) -> None:
     holdfast.drop_trigger("jobs_succeeded_is_final")
-    with holdfast.worker("--check-interval", str(PATIENCE)) as worker:
+    ended = holdfast("worker", "--exit-when-idle")
+
+    assert ended.code == 6
+    assert "jobs_succeeded_is_final is gone" in ended.err
+    assert "hint: see everything that is wrong: holdfast check" in ended.err
+
+
+def test_the_worker_reports_what_its_guard_finds(holdfast: Holdfast, failed: str) -> None:
+    with holdfast.worker("--check-interval", "0.1") as worker:
+        holdfast.drop_trigger("jobs_succeeded_is_final")
         line = worker.wait_for("jobs_succeeded_is_final")
 
     assert "warning" in line

@@ -58,14 +58,14 @@ def test_recoveries_and_findings_are_counted(holdfast: Holdfast) -> None:
         first.wait_for("waiting")
         first.process.kill()
         first.process.wait()
-    holdfast.drop_trigger("journal_is_append_only")
-    with holdfast.worker("--metrics-port", "0") as second:
+    with holdfast.worker("--metrics-port", "0", "--check-interval", "0.1") as second:
         second.wait_for("waiting")
+        holdfast.drop_trigger("journal_is_append_only")
         second.wait_for("journal_is_append_only")
         metrics = scrape(second)
 
     assert metrics['holdfast_recovered_total{flow="gate",outcome="given back"}'] == 1
-    assert metrics['holdfast_findings_total{code="rule-missing"}'] == 1
+    assert metrics['holdfast_findings_total{code="rule-missing"}'] >= 1
 
 
 def test_a_store_that_cannot_be_read_costs_its_gauges_and_not_the_scrape(

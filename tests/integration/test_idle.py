@@ -174,7 +174,7 @@ def test_a_slot_that_becomes_free_in_one_process_is_used_by_another(open_engine:
 def test_a_worker_on_a_large_history_is_as_idle_as_on_a_small_one(open_engine: OpenEngine) -> None:
     flow = noop_flow()
     engine = open_engine(flow)
-    engine.submit_many([engine.prepare(flow, Ask()) for _ in range(2000)])
+    engine.submit_many([engine.prepare(flow, Ask()) for _ in range(1000)])
     with engine.worker(**IDLE):
         while engine.store.jobs(state=JobState.PENDING, limit=1) or engine.store.jobs(state=JobState.RUNNING, limit=1):
             time.sleep(0.05)

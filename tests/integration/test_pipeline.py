@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Abort, Flow, Handoff, JobState, Pipeline, fixed
 from holdfast.core.ending import EndCode
+from holdfast.testing import VirtualClock, run_until_idle
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, raises, write_effect
 from tests.support.waiting import eventually
@@ -172,10 +173,11 @@ def test_a_pipeline_may_be_a_stage_of_another(open_engine: OpenEngine) -> None:
 def test_a_mapping_that_fails_is_an_error_of_the_pipeline(open_engine: OpenEngine) -> None:
     pipeline: Pipeline[Image] = Pipeline("process", request=Image)
     pipeline.then(adder("one", 1), request=lambda view: view.request.nothing)  # type: ignore[attr-defined]
-    engine = open_engine(pipeline)
+    clock = VirtualClock()
+    engine = open_engine(pipeline, clock=clock)
     job_id = engine.submit(pipeline, Image("x"))
-    with engine.worker(**QUICK):
-        result = engine.wait(job_id, timeout=20)
+    run_until_idle(engine, clock)
+    result = engine.wait(job_id)
 
     assert result.state is JobState.QUARANTINED
     assert "nothing" in (result.reason or "")

@@ -86,8 +86,7 @@ def stalled(settings: Settings, recover: bool, reason: str | None) -> int:
 
 
 def _recover(settings: Settings, store: Store, reason: str) -> list[str]:
-    # The journal has one place for who it was: the reason goes with it.
-    return watch.stop_stalled(store, actor=f"{settings.actor} ({reason})")
+    return watch.stop_stalled(store, actor=settings.actor, reason=reason)
 
 
 def _print_plan(actions: Sequence[RepairAction]) -> None:

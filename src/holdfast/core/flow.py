@@ -158,6 +158,15 @@ class Flow(Generic[Req, Resp]):
         """Raise DefinitionError unless the flow can run."""
         if not self._steps:
             raise DefinitionError(f"flow {self.name} has no steps", hint="add .start(...)")
+        for kind in (self.request_type, self.response_type):
+            # Also because msgspec prepares a type at its first use, which must not happen in two threads at once.
+            try:
+                msgspec.json.Decoder(kind)
+            except (TypeError, NameError) as error:
+                raise DefinitionError(
+                    f"flow {self.name}: {kind!r} cannot be written as JSON: {error}",
+                    hint="use a msgspec.Struct, a dataclass or plain types",
+                ) from None
 
     def _add(
         self, name: str, function: Callable[..., Any], retry: RetryPolicy, timeout: float | None, *, is_commit: bool

@@ -44,14 +44,14 @@ def stalled(store: Store) -> list[tuple[ExecutionRecord, StallVerdict]]:
     return slow
 
 
-def stop_stalled(store: Store, *, actor: str) -> list[str]:
+def stop_stalled(store: Store, *, actor: str, reason: str = "") -> list[str]:
     """Fence every stalled execution and let its job try again; returns the jobs."""
     jobs = []
     for execution, verdict in stalled(store):
+        if verdict is not StallVerdict.STALLED:
+            continue
         not_before = store.now() + STALL_RETRY_MS
-        if verdict is StallVerdict.STALLED and store.stop_stalled(
-            execution.exec_id, actor=actor, not_before=not_before
-        ):
+        if store.stop_stalled(execution.exec_id, actor=actor, not_before=not_before, reason=reason):
             jobs.append(execution.job_id)
     return jobs
 

@@ -120,7 +120,7 @@ class Store(Protocol):
         """running → failed → pending, fencing its worker; those that wait for the job go on waiting."""
         ...
 
-    def stop_stalled(self, exec_id: str, *, actor: str, not_before: int) -> bool:
+    def stop_stalled(self, exec_id: str, *, actor: str, not_before: int, reason: str = "") -> bool:
         """Fence a running execution that makes no progress: running → failed → pending (or quarantined)."""
         ...
 

@@ -6,10 +6,23 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.records import ExecutionRecord, JobRecord, JournalEntry, QueueRecord, StepRecord
+from holdfast.core.flow import Definition
+from holdfast.core.records import (
+    Child,
+    Ending,
+    ExecutionRecord,
+    JobRecord,
+    JournalEntry,
+    QueueRecord,
+    StepRecord,
+)
 from holdfast.store.session import Rows
 
 Record = TypeVar("Record", bound=msgspec.Struct)
+
+# msgspec prepares a type at its first use and does so without a lock: two threads that come first crash the process.
+for _kind in (Child, Definition, Ending, ExecutionRecord, JobRecord, JournalEntry, QueueRecord, StepRecord):
+    msgspec.json.Decoder(_kind)
 
 JOB_COLUMNS = (
     "job_id flow fingerprint state key queue priority hold not_before run_after waits_for parent attempt failures "

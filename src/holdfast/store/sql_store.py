@@ -145,9 +145,9 @@ class SqlStore(ABC):
         with self.writing("restart") as session:
             operating.restart(session, job_id, actor=actor, reason=reason)
 
-    def stop_stalled(self, exec_id: str, *, actor: str, not_before: int) -> bool:
+    def stop_stalled(self, exec_id: str, *, actor: str, not_before: int, reason: str = "") -> bool:
         with self.writing("stop-stalled") as session:
-            return operating.stop_stalled(session, exec_id, actor=actor, not_before=not_before)
+            return operating.stop_stalled(session, exec_id, actor=actor, not_before=not_before, reason=reason)
 
     def reproject(self, job_id: str, *, actor: str, reason: str) -> JobState:
         with self.writing("reproject") as session:

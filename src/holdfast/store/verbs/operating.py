@@ -156,7 +156,7 @@ def _end_by_force(
     end_execution(session, end, status=execution.status, actor=actor)
 
 
-def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int) -> bool:
+def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int, reason: str) -> bool:
     """Fence an execution that makes no progress; False if it has moved on meanwhile."""
     rows = executions_of(session.run("execution", exec_id=exec_id))
     if not rows:
@@ -176,7 +176,7 @@ def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int)
         exec_id=exec_id,
         path=PATH_AFTER_FAILURE[goal],
         code=EndCode.STALLED,
-        error=f"no progress for {(session.now - last) // 1000} s",
+        error=f"no progress for {(session.now - last) // 1000} s" + (f": {reason}" if reason else ""),
         position=execution.position,
         tries=execution.tries,
         not_before=not_before,
