@@ -25,6 +25,14 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteBa
 
 
 @pytest.fixture
+def sqlite_file(backend: SqliteBackend) -> Path:
+    """For the few tests that are about the file itself."""
+    if backend.name != "sqlite":
+        pytest.skip("there is no file")
+    return backend.path
+
+
+@pytest.fixture
 def store(backend: SqliteBackend, clock: SettableClock) -> Store:
     return backend.open(clock)
 

@@ -167,7 +167,8 @@ def test_many_rows_can_be_written_with_one_statement(bench: Bench, backend: Sqli
     claim = bench.running()
 
     def effect(tx: StoreTransaction) -> str:
-        tx.executemany("INSERT INTO effects (job_id, exec_id) VALUES (?, ?)", [("a", str(n)) for n in range(3)])
+        values = f"{backend.placeholder}, {backend.placeholder}"
+        tx.executemany(f"INSERT INTO effects (job_id, exec_id) VALUES ({values})", [("a", str(n)) for n in range(3)])
         return "{}"
 
     bench.apply(commit(claim, effect))
@@ -350,7 +351,8 @@ def test_a_cursor_left_open_by_an_effect_does_not_keep_the_commit_from_happening
     kept: list[object] = []
 
     def effect(tx: StoreTransaction) -> str:
-        tx.executemany("INSERT INTO effects (job_id, exec_id) VALUES (?, ?)", [("a", str(n)) for n in range(9)])
+        for n in range(9):
+            tx.execute(f"INSERT INTO effects (job_id, exec_id) VALUES ('a', '{n}')")
         cursor = tx.execute("SELECT exec_id FROM effects")
         cursor.fetchone()
         kept.append(cursor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -17,14 +18,13 @@ from holdfast.core.states import (
     disposition_transitions,
 )
 from holdfast.store.messages import Claim
-from tests.support.backends import SqliteBackend
 from tests.support.bench import OPERATOR, Bench, commit, finish, finish_step
 
 
 @pytest.fixture
-def shell(bench: Bench, backend: SqliteBackend) -> Iterator[sqlite3.Connection]:
+def shell(sqlite_file: Path, bench: Bench) -> Iterator[sqlite3.Connection]:
     """As a person at a prompt has it: no foreign keys, no settings, and every statement is its own transaction."""
-    with closing(sqlite3.connect(backend.path, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as connection:
         yield connection
 
 

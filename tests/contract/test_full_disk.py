@@ -15,6 +15,8 @@ from holdfast.store.messages import StoreTransaction
 from tests.support.backends import SqliteBackend
 from tests.support.bench import Bench, commit, effect_of, finish, finish_step
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 
 def limit_pages(bench: Bench, more: int) -> None:
     """Let the database grow by so many pages and no further; a negative number takes the limit away."""

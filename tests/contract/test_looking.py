@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -292,10 +293,10 @@ def test_every_listener_hears_the_news_however_quickly_it_came(bench: Bench) -> 
 
 
 def test_a_listener_is_heard_of_even_if_the_time_of_its_directory_does_not_show_it(
-    bench: Bench, backend: SqliteBackend
+    bench: Bench, sqlite_file: Path
 ) -> None:
     """Most kernels stamp files only every few milliseconds: two changes within one tick look like one."""
-    directory = backend.path.with_name("holdfast.db.wake")
+    directory = sqlite_file.with_name("holdfast.db.wake")
     first = bench.store.listen()
     bench.submit()
     stamp = directory.stat()
@@ -360,13 +361,13 @@ def test_listeners_may_come_and_go_while_others_notify(bench: Bench, backend: Sq
     assert errors == []
 
 
-def test_a_listener_that_died_does_not_disturb_the_others(bench: Bench, backend: SqliteBackend) -> None:
+def test_a_listener_that_died_does_not_disturb_the_others(bench: Bench, sqlite_file: Path) -> None:
     import subprocess
     import sys
 
     script = (
         "import os, sys; from holdfast.store.opening import open_store;"
-        f"open_store({str(backend.directory)!r}).listen(); print('listening', flush=True); os.kill(os.getpid(), 9)"
+        f"open_store({str(sqlite_file)!r}).listen(); print('listening', flush=True); os.kill(os.getpid(), 9)"
     )
     died = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     listener = bench.store.listen()

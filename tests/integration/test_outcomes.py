@@ -109,6 +109,37 @@ def test_an_async_step_that_wants_to_exit_takes_nobody_along(open_engine: OpenEn
     assert states == [JobState.SUCCEEDED, JobState.QUARANTINED, JobState.SUCCEEDED]
 
 
+class UnspeakableError(Exception):
+    """An error that cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("where", ["step", "commit", "cleanup"])
+def test_an_error_that_cannot_be_printed_fails_its_own_job_and_not_the_worker(
+    open_engine: OpenEngine, where: str
+) -> None:
+    def save(run: AskRun, tx: Transaction) -> None:
+        if where == "commit":
+            raise UnspeakableError
+
+    cleanup = raises(UnspeakableError()) if where == "cleanup" else None
+    bad: AskFlow = Flow("bad", request=Ask, response=Answer, cleanup=cleanup, cleanup_retry=fixed(0))
+    first = {"step": UnspeakableError(), "cleanup": Abort("no"), "commit": None}[where]
+    bad.start("one", raises(first)).commit("save", save)
+    good = flow_of(note("good"), "good")
+    engine = open_engine(bad, good)
+    job_id = engine.submit(bad, Ask())
+    with engine.worker(lease=3, stop_grace=1) as worker:
+        result = engine.wait(job_id, timeout=15)
+        other = engine.wait(engine.submit(good, Ask()), timeout=15)
+
+    assert result.state is JobState.QUARANTINED
+    assert other.state is JobState.SUCCEEDED
+    assert worker.failure is None
+
+
 def test_tries_used_up_end_the_job_in_quarantine_by_way_of_failed(open_engine: OpenEngine, effects: Effects) -> None:
     flow = flow_of(raises(ValueError("no luck")), retry=fixed(2, delay=0.01))
     engine = open_engine(flow)

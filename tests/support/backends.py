@@ -16,6 +16,7 @@ class SqliteBackend:
     """One SQLite file. `open` may be called several times: each is another process, as far as the store can tell."""
 
     name = "sqlite"
+    placeholder = "?"
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -62,7 +62,7 @@ class TryFailed(StepOutcome):
     """Any other exception: the retry policy decides."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+        super().__init__(type(error).__name__)
         self.error = error
 
 

@@ -417,7 +417,10 @@ class Executor:
 
 def describe(error: BaseException) -> str:
     """An error for people and for the journal."""
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # an error that cannot even be printed is no reason to fall over
+        text = ""
     return writable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:ERROR_LIMIT]
 
 

@@ -61,9 +61,10 @@ class LeaseKeeper:
         runs = self._runs()
         if not runs:
             return
-        held = {
-            one.exec_id: one for one in self._store.extend_leases(worker_id=self._worker_id, lease_ms=self._lease_ms)
-        }
+        # Just those: a lease that we do not know of, because the answer to its claim was lost, has to run out.
+        known = [run.exec_id for run in runs]
+        answer = self._store.extend_leases(worker_id=self._worker_id, lease_ms=self._lease_ms, only=known)
+        held = {one.exec_id: one for one in answer}
         for run in runs:
             one = held.get(run.exec_id)
             if one is None:

@@ -28,9 +28,10 @@ class _Lane:
 class StepPool:
     """Performs runs. Quick steps share two threads, because more of them only fight for the interpreter."""
 
-    def __init__(self, most: int, perform: Callable[[LiveRun], None]) -> None:
+    def __init__(self, most: int, perform: Callable[[LiveRun], None], crowded: Callable[[], None]) -> None:
         self._most = most
         self._perform = perform
+        self._crowded = crowded
         self._ready: SimpleQueue[LiveRun | None] = SimpleQueue()
         self._lanes: set[_Lane] = set()
         self._lock = threading.Lock()
@@ -40,6 +41,8 @@ class StepPool:
         self._ready.put(run)
         if not self._lanes:
             self.grow()
+        elif all(lane.since for lane in list(self._lanes)):
+            self._crowded()  # every thread is busy: somebody has to look whether they are blocked
 
     def grow(self) -> bool:
         """Add threads if work waits while every thread is blocked; True if work waits and more could be added."""

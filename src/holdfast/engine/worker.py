@@ -77,7 +77,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
         self._listener = store.listen()
-        self._pool = StepPool(settings.concurrency, self._perform)
+        self._pool = StepPool(settings.concurrency, self._perform, self._listener.wake)
         self._recovery = Recovery(store, worker_id=self.worker_id, telemetry=telemetry)
         self._writer = GroupWriter(
             store,
@@ -86,6 +86,7 @@ class Worker:
             telemetry=telemetry,
             written=self._written,
             failed=self._fail,
+            holding=lambda: list(self._runs),
         )
         self._leases = LeaseKeeper(
             store,
@@ -246,7 +247,12 @@ class Worker:
                 pause = min(pause, (self._sleeping[0][0] - now) / 1000)
             if self._timed:
                 pause = min(pause, self._timed[0][0] - time.monotonic())
-        due = self._store.next_due()
+        try:
+            due = self._store.next_due()
+        except StoreError as error:
+            # The database is away: the next round will see whether it is back.
+            log.warning("cannot look at what is due: %s", error)
+            due = None
         if due is not None and len(self._runs) < self._settings.concurrency:
             pause = min(pause, (due - now) / 1000)
         return max(0.001, pause)

@@ -38,6 +38,7 @@ class GroupWriter:
         telemetry: Telemetry,
         written: Callable[[Sequence[Written]], None],
         failed: Callable[[BaseException], None],
+        holding: Callable[[], Sequence[str]] = list,
     ) -> None:
         self._store = store
         self._worker_id = worker_id
@@ -45,6 +46,8 @@ class GroupWriter:
         self._telemetry = telemetry
         self._written = written
         self._failed = failed
+        self._holding = holding
+        self._renewed = time.monotonic()
         self._items: SimpleQueue[Item | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="holdfast-writer", daemon=True)
 
@@ -91,7 +94,10 @@ class GroupWriter:
         while todo:
             try:
                 results = self._store.write(
-                    [write for _, write in todo], worker_id=self._worker_id, lease_ms=self._lease_ms
+                    [write for _, write in todo],
+                    worker_id=self._worker_id,
+                    lease_ms=self._lease_ms,
+                    renew=self._due_for_renewal,
                 )
                 answers += [(run, write, result) for (run, write), result in zip(todo, results, strict=True)]
                 self._telemetry.group(len(todo))
@@ -109,6 +115,13 @@ class GroupWriter:
                     answers += self.write([item])
                 return answers
         return answers
+
+    def _due_for_renewal(self) -> Sequence[str]:
+        # A slow commit step keeps the lease thread waiting for the very transaction it runs in.
+        if time.monotonic() - self._renewed < self._lease_ms / 3000:
+            return ()
+        self._renewed = time.monotonic()
+        return self._holding()
 
     def _without_durable(self, todo: list[Item], answers: list[Written]) -> list[Item]:
         """After a lost answer: what is durable counts as written, the rest is tried again."""

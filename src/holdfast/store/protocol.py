@@ -66,11 +66,14 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, batch: Sequence[Write], *, worker_id: str, lease_ms: int) -> list[Exception | None]:
+    def write(
+        self, batch: Sequence[Write], *, worker_id: str, lease_ms: int, renew: Callable[[], Sequence[str]] = tuple
+    ) -> list[Exception | None]:
         """Apply each write whose execution is live and ours, in one transaction; one answer per write.
 
         None: applied. LeaseLost: changed nothing. Another exception: raised by that write's effect, which was
         rolled back alone. StoreError raised: nothing of the batch was applied, or evidence() says what was.
+        The leases of the executions that `renew()` names at the end of the transaction are renewed in it.
         """
         ...
 
@@ -78,8 +81,8 @@ class Store(Protocol):
         """For each write, is it durably there? Asked after a write whose answer was lost."""
         ...
 
-    def extend_leases(self, *, worker_id: str, lease_ms: int) -> list[Held]:
-        """Renew the unexpired leases of this worker; returns all executions it still holds."""
+    def extend_leases(self, *, worker_id: str, lease_ms: int, only: Sequence[str] | None = None) -> list[Held]:
+        """Renew the unexpired leases of this worker, or `only` those; returns all executions it still holds."""
         ...
 
     def recover(self, *, is_dead: Callable[[str], bool], actor: str) -> list[Recovered]:

@@ -34,9 +34,6 @@ class SqlStore(ABC):
 
     now: Callable[[], int]
 
-    def __init__(self) -> None:
-        self._renewed = 0
-
     @abstractmethod
     def writing(self, verb: str) -> AbstractContextManager[Session]:
         """A write transaction: committed at the end with its journal, or rolled back whole."""
@@ -58,12 +55,14 @@ class SqlStore(ABC):
         with self.writing("claim") as session:
             return claiming.claim(session, worker_id=worker_id, flows=flows, limit=limit, lease_ms=lease_ms)
 
-    def write(self, batch: Sequence[Write], *, worker_id: str, lease_ms: int) -> list[Exception | None]:
+    def write(
+        self, batch: Sequence[Write], *, worker_id: str, lease_ms: int, renew: Callable[[], Sequence[str]] = tuple
+    ) -> list[Exception | None]:
         refused: dict[int, Exception] = {}
         while True:
             todo = [(index, one) for index, one in enumerate(batch) if index not in refused]
             try:
-                answers = self._write([one for _, one in todo], worker_id=worker_id, lease_ms=lease_ms) if todo else []
+                answers = self._write([one for _, one in todo], worker_id, lease_ms, renew) if todo else []
             except writing.EffectEndedTransaction as ended:
                 refused[next(index for index, one in todo if one is ended.write)] = self.unless_passing(ended.error)
             else:
@@ -74,26 +73,23 @@ class SqlStore(ABC):
         """The error, unless it is the database's and will pass: then StoreUnavailable is raised for it."""
         return error
 
-    def _write(self, batch: Sequence[Write], *, worker_id: str, lease_ms: int) -> list[Exception | None]:
+    def _write(
+        self, batch: Sequence[Write], worker_id: str, lease_ms: int, renew: Callable[[], Sequence[str]]
+    ) -> list[Exception | None]:
         with self.writing("write." + "+".join(sorted({type(one).__name__ for one in batch}))) as session:
             session.lock_jobs(writing.jobs_of(batch))
             answers = writing.write(session, batch, worker_id=worker_id)
-            # A slow commit step keeps the lease thread waiting for this very transaction, so renew here as well.
-            now = self.now()
-            if now - self._renewed > lease_ms // 3:
-                session.run("extend_leases", worker=worker_id, expires=now + lease_ms, now=session.now)
-                self._renewed = now
+            if due := renew():
+                claiming.renew(session, due, worker_id=worker_id, expires=self.now() + lease_ms)
         return answers
 
     def evidence(self, batch: Sequence[Write]) -> list[bool]:
         with self.reading(consistent=True) as session:
             return [is_durable(session, one) for one in batch]
 
-    def extend_leases(self, *, worker_id: str, lease_ms: int) -> list[Held]:
+    def extend_leases(self, *, worker_id: str, lease_ms: int, only: Sequence[str] | None = None) -> list[Held]:
         with self.writing("extend-leases") as session:
-            held = claiming.extend_leases(session, worker_id=worker_id, lease_ms=lease_ms)
-            self._renewed = session.now
-        return held
+            return claiming.extend_leases(session, worker_id=worker_id, lease_ms=lease_ms, only=only)
 
     def recover(self, *, is_dead: Callable[[str], bool], actor: str) -> list[Recovered]:
         with self.reading() as session:

@@ -231,6 +231,12 @@ SELECT :exec_id, job_id, attempt + 1, queue, 'leased', :actor, :now, :now, :now 
 UPDATE executions SET lease_expires_at = :expires
 WHERE status IN ('leased', 'in_progress', 'committed') AND lease_owner = :worker AND lease_expires_at > :now;
 
+-- name: renew_leases
+-- [exec_id]: just these of this worker's leases, if they have not run out.
+UPDATE executions SET lease_expires_at = :expires
+WHERE exec_id IN (SELECT value FROM json_each(:batch)) AND lease_owner = :worker AND lease_expires_at > :now
+    AND status IN ('leased', 'in_progress', 'committed');
+
 -- name: held
 -- What this worker still holds, and what operators want of it.
 SELECT e.exec_id, j.cancel_reason FROM executions AS e JOIN jobs AS j ON j.job_id = e.job_id

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.invariants import Finding
+from holdfast.core.outcomes import TryFailed
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store.migrating import load_migrations, pending
 from holdfast.store.session import Session
@@ -35,7 +36,6 @@ class SqliteStore(SqlStore):
     def __init__(
         self, path: Path, *, synchronous: str = "FULL", clock: Callable[[], int] = wall_clock, read_only: bool = False
     ) -> None:
-        super().__init__()
         self.url = f"sqlite:///{path.absolute()}"
         self.path = path
         self.now = clock
@@ -95,7 +95,9 @@ class SqliteStore(SqlStore):
             return iter(list(checking.missing_rules(connection)))
 
     def unless_passing(self, error: Exception) -> Exception:
-        passing = translate(error, self.path) if isinstance(error, sqlite3.Error) else None
+        # The engine hands a step's own error on inside its outcome.
+        cause = error.error if isinstance(error, TryFailed) else error
+        passing = translate(cause, self.path) if isinstance(cause, sqlite3.Error) else None
         if isinstance(passing, StoreUnavailable):
             raise passing from error
         return error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import select
 import threading
 from pathlib import Path
+
+log = logging.getLogger("holdfast.wakeup")
 
 
 class FifoListener:
@@ -59,18 +62,21 @@ class FifoListener:
 
 
 class FifoNotifier:
-    """Notifies all listeners of a directory. The list of them is read again only when it has changed."""
+    """Notifies all listeners of a directory; their FIFOs are kept open from one time to the next."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._changed = -1
         self._open: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def notify(self) -> None:
         """Wake every listener, in this process and in others."""
         with self._lock:
-            self._refresh()
+            try:
+                self._refresh()
+            except OSError as error:
+                # What was written is durable all the same, and listeners look by themselves now and then.
+                log.warning("cannot look for listeners: %s", error)
             for name, descriptor in list(self._open.items()):
                 try:
                     os.write(descriptor, b".")
@@ -87,13 +93,9 @@ class FifoNotifier:
 
     def _refresh(self) -> None:
         try:
-            changed = os.stat(self._directory).st_mtime_ns
+            names = {name for name in os.listdir(self._directory) if not name.startswith(".")}
         except FileNotFoundError:
             return
-        if changed == self._changed:
-            return
-        self._changed = changed
-        names = {name for name in os.listdir(self._directory) if not name.startswith(".")}
         for name in set(self._open) - names:
             self._forget(name, gone=False)
         for name in names - set(self._open):

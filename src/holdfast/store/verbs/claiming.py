@@ -103,10 +103,19 @@ def journal_begin(job_id: str, exec_id: str, worker_id: str, reason: str) -> Jou
     )
 
 
-def extend_leases(session: Session, *, worker_id: str, lease_ms: int) -> list[Held]:
+def extend_leases(session: Session, *, worker_id: str, lease_ms: int, only: Sequence[str] | None) -> list[Held]:
     """Renew what has not run out; a lease that has is no longer ours to renew."""
-    session.run("extend_leases", worker=worker_id, expires=session.now + lease_ms, now=session.now)
+    expires = session.now + lease_ms
+    if only is None:
+        session.run("extend_leases", worker=worker_id, expires=expires, now=session.now)
+    else:
+        renew(session, only, worker_id=worker_id, expires=expires)
     return [Held(exec_id, reason) for exec_id, reason in session.run("held", worker=worker_id, now=session.now)]
+
+
+def renew(session: Session, exec_ids: Sequence[str], *, worker_id: str, expires: int) -> None:
+    """Renew just these. A lease whose worker does not know that it has it must run out."""
+    session.run("renew_leases", batch=to_json(exec_ids), worker=worker_id, expires=expires, now=session.now)
 
 
 def recover(session: Session, *, dead: Sequence[str], actor: str) -> list[Recovered]:

@@ -163,5 +163,8 @@ def _hold_after(session: Session, end: End) -> tuple[str, str | None]:
 def _refuse_waiting_for_ever(session: Session, job_id: str, target: str) -> None:
     if session.first("job_state", job_id=target) is None:
         raise JobNotFoundError(target)
+    # An ancestor may not be waiting yet, but it is going to.
+    if target in {row[0] for row in session.run("ancestors", job_id=job_id)}:
+        raise CycleError(f"job {job_id} would wait for itself or a parent, {target}", hint="wait for a child instead")
     if job_id in {row[0] for row in session.run("waits_on", job_id=target)}:
         raise CycleError(f"job {job_id} would wait for {target}, which waits for it", hint="wait for a child instead")
