@@ -375,7 +375,8 @@ def test_a_write_keeps_the_leases_of_its_worker_alive(bench: Bench) -> None:
         bench.clock.advance(LEASE_MS / 1000 * 3)
         return "{}"
 
-    bench.apply(commit(busy, slow))
+    known = [busy.exec_id, waiting.exec_id]
+    bench.store.write([commit(busy, slow)], worker_id=WORKER, lease_ms=LEASE_MS, renew=lambda: known)
 
     assert bench.recover() == []
     assert bench.status(waiting) is ExecutionStatus.IN_PROGRESS

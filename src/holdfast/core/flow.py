@@ -77,7 +77,7 @@ class Flow(Generic[Req, Resp]):
         self.response_type = response
         self.queue = checked_name(queue, "queue") if queue else ""
         self.cleanup = cleanup
-        self.cleanup_is_async = inspect.iscoroutinefunction(cleanup)
+        self.cleanup_is_async = _is_async(cleanup)
         self.cleanup_retry = cleanup_retry
         self.cleanup_timeout = cleanup_timeout
         self.version = version
@@ -120,7 +120,7 @@ class Flow(Generic[Req, Resp]):
         self, name: str, function: CommitFunction[Req, Resp], *, retry: RetryPolicy = DEFAULT_RETRY
     ) -> Flow[Req, Resp]:
         """The last step: its effect on the database and the commit of the job are one transaction."""
-        if inspect.iscoroutinefunction(function):
+        if _is_async(function):
             raise DefinitionError(
                 f"flow {self.name}: commit step {name!r} is async, but it runs while the database is locked for it",
                 hint="do slow work in a step before, and keep the commit step a plain function",
@@ -180,8 +180,7 @@ class Flow(Generic[Req, Resp]):
             raise DefinitionError(f"flow {self.name}: timeout of {name!r} must be positive")
         if not callable(function):
             raise DefinitionError(f"flow {self.name}: step {name!r} is not a function")
-        is_async = inspect.iscoroutinefunction(function)
-        self._steps.append(Step(name, function, retry, timeout, is_commit, is_async))
+        self._steps.append(Step(name, function, retry, timeout, is_commit, _is_async(function)))
         return self
 
     def _initial_from_type(self) -> Callable[[Req], Resp]:
@@ -196,6 +195,11 @@ class Flow(Generic[Req, Resp]):
                 hint="give its fields defaults, or pass initial=lambda request: ...",
             ) from None
         return lambda _request: response_type()
+
+
+def _is_async(function: object) -> bool:
+    """Is it `async def`, or an object whose `__call__` is?"""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def incompatibility(done: Sequence[str], old: Definition, new: Definition) -> str | None:

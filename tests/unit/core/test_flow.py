@@ -175,3 +175,13 @@ def test_a_fingerprint_depends_on_name_version_and_steps_alone(names: list[str],
     assert build("demo", retries=1).fingerprint == build("demo", retries=9).fingerprint
     assert build("demo", retries=1).fingerprint != build("other", retries=1).fingerprint
     assert build("demo", retries=1).fingerprint != build("demo", retries=1).to("last", step).fingerprint
+
+
+class Callable:
+    async def __call__(self, run: object) -> None: ...
+
+
+def test_an_object_with_an_async_call_is_an_async_step() -> None:
+    flow: Flow[int, int] = Flow("demo", request=int, response=int).start("one", Callable())
+
+    assert flow.steps[0].is_async
