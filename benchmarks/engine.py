@@ -1,6 +1,6 @@
-"""Measures the engine on SQLite, each figure beside the raw limit of SQLite with the same durability, in one run.
+"""Measures the engine, each figure beside the raw limit of its database with the same durability, in one run.
 
-    python benchmarks/engine.py [--quick] [--json] [--only NAME ...] [--dir DIR] [--repeat N]
+    python benchmarks/engine.py [--store postgres] [--quick] [--json] [--only NAME ...] [--dir DIR] [--repeat N]
 
 Nothing is asserted about absolute times. The exit code is 1 only if work was lost or doubled. See README.md here.
 """
@@ -20,10 +20,12 @@ from pathlib import Path
 
 # So that it runs from a checkout, too, whatever the current directory is.
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "src")]
+# The tests know how to start a PostgreSQL.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 from measuring.figures import Figure, Settings, table
-from questions import counts, history, idle, imports, latency, recovery, submitting, throughput, two_workers
+from questions import counts, fleet, history, idle, imports, latency, recovery, submitting, throughput, two_workers
 
 QUESTIONS: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
     "counts": counts.counts,
@@ -37,6 +39,10 @@ QUESTIONS: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
     "imports": imports.imports,
     "history": history.history,
 }
+ON_POSTGRES: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
+    "fleet": fleet.fleet,
+    "fleet-start": fleet.start,
+}
 
 
 def main() -> int:
@@ -44,7 +50,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="smaller and fewer runs: under 90 s")
     parser.add_argument("--json", action="store_true", help="the figures as JSON on stdout")
-    parser.add_argument("--only", nargs="+", choices=sorted(QUESTIONS), metavar="NAME", help=", ".join(QUESTIONS))
+    parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite", help="what is measured")
+    names = [*QUESTIONS, *ON_POSTGRES]
+    parser.add_argument("--only", nargs="+", choices=sorted(names), metavar="NAME", help=", ".join(names))
     parser.add_argument("--dir", default=tempfile.gettempdir(), help="where databases are made; must be a real disk")
     parser.add_argument("--repeat", type=int, help="runs per figure (5, with --quick 3)")
     options = parser.parse_args()
@@ -53,7 +61,7 @@ def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.dir) as directory:
         settings = Settings(directory, options.quick, options.repeat or (3 if options.quick else 5))
-        for name, question in QUESTIONS.items():
+        for name, question in (ON_POSTGRES if options.store == "postgres" else QUESTIONS).items():
             if options.only and name not in options.only:
                 continue
             print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)

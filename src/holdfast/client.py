@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.explain import ExplainFacts, Explanation, explain
 from holdfast.core.flow import Flow
-from holdfast.core.records import JobRecord, JobResult
+from holdfast.core.records import JobRecord, JobResult, WorkerRecord
 from holdfast.core.states import LIVE_STATUSES, UNFINISHED_STATES, JobState, check_job_transition
 from holdfast.errors import (
     BadInput,
@@ -34,6 +34,7 @@ Resp = TypeVar("Resp")
 
 LONGEST_SLEEP = 5.0
 LONGEST_DELAY = 100 * 365 * 86400.0
+SEEN_WITHIN_MS = 90_000
 
 
 class Client:
@@ -191,12 +192,18 @@ class Client:
             queue=queue,
             queue_holders=holders,
             live_flows=frozenset(
-                name for worker in self.store.workers() if not is_dead(worker.worker_id) for name in worker.flows
+                name for worker in self.store.workers() if self._is_live(worker) for name in worker.flows
             ),
             tries_allowed=tries,
             now=self.store.now(),
         )
         return explain(facts)
+
+    def _is_live(self, worker: WorkerRecord) -> bool:
+        if is_dead(worker.worker_id, one_machine=self.store.one_machine):
+            return False
+        # Of a worker on another machine only its own word is known, which it gives every 30 seconds.
+        return self.store.one_machine or self.store.now() - worker.seen_at <= SEEN_WITHIN_MS
 
     def _job_or_none(self, job_id: str | None) -> JobRecord | None:
         try:

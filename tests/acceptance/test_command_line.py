@@ -234,9 +234,9 @@ def test_output_that_cannot_be_written_is_a_failure(history: Holdfast) -> None:
 def test_an_interrupted_command_says_so(holdfast: Holdfast) -> None:
     job_id = holdfast.submit()
     wake = holdfast.state / "holdfast.db.wake"
-    with subprocess.Popen(
-        holdfast.command("job", "wait", job_id, "--json"), env=holdfast.environment, stderr=subprocess.PIPE
-    ) as process:
+    # Whoever runs the tests in the background has told them, and so their children, to ignore the signal.
+    command = ["env", "--default-signal=INT", *holdfast.command("job", "wait", job_id, "--json")]
+    with subprocess.Popen(command, env=holdfast.environment, stderr=subprocess.PIPE) as process:
         # The command listens from then on.
         while not (wake.exists() and os.listdir(wake)):
             assert process.poll() is None

@@ -1,4 +1,7 @@
-"""Every test here runs on every store. A store cannot opt out: a new one is one more parameter."""
+"""Every test here runs on every store. A store cannot opt out: a new one is one more parameter.
+
+What is about one database only (a file, pragmas, its shell) says so: `@on_sqlite`, `@on_postgres`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.protocol import Store
-from tests.support.backends import SqliteBackend
+from tests.support.backends import Backend, PostgresBackend, SqliteBackend
 from tests.support.bench import Bench, SettableClock
+
+BACKENDS: dict[str, type[SqliteBackend | PostgresBackend]] = {
+    "sqlite": SqliteBackend,
+    "postgres": PostgresBackend,
+}
 
 
 @pytest.fixture
@@ -17,23 +25,15 @@ def clock() -> SettableClock:
     return SettableClock()
 
 
-@pytest.fixture(params=["sqlite"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqliteBackend]:
-    backend = {"sqlite": SqliteBackend}[request.param](tmp_path)
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    backend = BACKENDS[request.param](tmp_path)
     yield backend
     backend.close()
 
 
 @pytest.fixture
-def sqlite_file(backend: SqliteBackend) -> Path:
-    """For the few tests that are about the file itself."""
-    if backend.name != "sqlite":
-        pytest.skip("there is no file")
-    return backend.path
-
-
-@pytest.fixture
-def store(backend: SqliteBackend, clock: SettableClock) -> Store:
+def store(backend: Backend, clock: SettableClock) -> Store:
     return backend.open(clock)
 
 

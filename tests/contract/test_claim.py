@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
-from tests.support.backends import SqliteBackend
+from tests.support.backends import Backend
 from tests.support.bench import (
     LEASE_MS,
     OTHER,
@@ -111,7 +111,7 @@ def test_priority_counts_across_queues(bench: Bench) -> None:
     assert [claim.job.job_id for claim in claims] == [three, two, one]
 
 
-def test_two_stores_on_one_database_share_the_work_without_overlap(bench: Bench, backend: SqliteBackend) -> None:
+def test_two_stores_on_one_database_share_the_work_without_overlap(bench: Bench, backend: Backend) -> None:
     jobs = {bench.submit() for _ in range(20)}
     another = Bench(backend.open(bench.clock), bench.clock)
 

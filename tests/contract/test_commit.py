@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 
 from holdfast.core.states import ExecutionStatus, JobState
-from holdfast.errors import BadInput, JobNotFoundError, LeaseLost, StoreError
+from holdfast.errors import BadInput, JobNotFoundError, LeaseLost, StoreError, StoreUnavailable
 from holdfast.store.messages import StoreTransaction
-from tests.support.backends import SqliteBackend
+from tests.support.backends import Backend, PostgresBackend, on_postgres, on_sqlite
 from tests.support.bench import (
     EFFECTS_TABLE,
     OTHER,
@@ -25,15 +25,15 @@ from tests.support.bench import (
 
 
 @pytest.fixture(autouse=True)
-def effects_table(bench: Bench, backend: SqliteBackend) -> None:
+def effects_table(bench: Bench, backend: Backend) -> None:
     backend.execute(EFFECTS_TABLE)
 
 
-def effects(backend: SqliteBackend) -> list[str]:
+def effects(backend: Backend) -> list[str]:
     return [str(row[0]) for row in backend.query("SELECT exec_id FROM effects ORDER BY exec_id")]
 
 
-def test_an_effect_is_there_with_the_commit(bench: Bench, backend: SqliteBackend) -> None:
+def test_an_effect_is_there_with_the_commit(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
 
     bench.apply(commit(claim, effect_of(claim, '{"size":1}')))
@@ -44,7 +44,7 @@ def test_an_effect_is_there_with_the_commit(bench: Bench, backend: SqliteBackend
     bench.assert_sound()
 
 
-def test_an_effect_that_fails_is_taken_back_and_its_error_is_the_answer(bench: Bench, backend: SqliteBackend) -> None:
+def test_an_effect_that_fails_is_taken_back_and_its_error_is_the_answer(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
     error = ValueError("out of stock")
 
@@ -57,7 +57,7 @@ def test_an_effect_that_fails_is_taken_back_and_its_error_is_the_answer(bench: B
     bench.assert_sound()
 
 
-def test_after_a_failed_effect_the_same_execution_may_try_again(bench: Bench, backend: SqliteBackend) -> None:
+def test_after_a_failed_effect_the_same_execution_may_try_again(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
     bench.write(commit(claim, failing_effect(claim, ValueError("busy"))))
 
@@ -66,7 +66,7 @@ def test_after_a_failed_effect_the_same_execution_may_try_again(bench: Bench, ba
     assert effects(backend) == [claim.exec_id]
 
 
-def test_one_failing_effect_of_a_batch_leaves_the_others_in_peace(bench: Bench, backend: SqliteBackend) -> None:
+def test_one_failing_effect_of_a_batch_leaves_the_others_in_peace(bench: Bench, backend: Backend) -> None:
     first, bad, last, step, ended = (bench.running() for _ in range(5))
     error = ValueError("no")
 
@@ -84,7 +84,7 @@ def test_one_failing_effect_of_a_batch_leaves_the_others_in_peace(bench: Bench, 
     bench.assert_sound()
 
 
-def test_a_late_commit_does_not_even_run_its_effect(bench: Bench, backend: SqliteBackend) -> None:
+def test_a_late_commit_does_not_even_run_its_effect(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
     bench.expire()
     ran: list[str] = []
@@ -100,7 +100,7 @@ def test_a_late_commit_does_not_even_run_its_effect(bench: Bench, backend: Sqlit
     assert effects(backend) == []
 
 
-def test_of_two_executions_only_one_leaves_an_effect(bench: Bench, backend: SqliteBackend) -> None:
+def test_of_two_executions_only_one_leaves_an_effect(bench: Bench, backend: Backend) -> None:
     late = bench.running()
     bench.crash()
     winner = bench.take(OTHER)
@@ -112,7 +112,7 @@ def test_of_two_executions_only_one_leaves_an_effect(bench: Bench, backend: Sqli
     assert effects(backend) == [winner.exec_id]
 
 
-def test_the_same_commit_twice_in_one_batch_leaves_one_effect(bench: Bench, backend: SqliteBackend) -> None:
+def test_the_same_commit_twice_in_one_batch_leaves_one_effect(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
 
     with suppress(StoreError):
@@ -136,7 +136,7 @@ def test_an_effect_sees_what_it_has_written(bench: Bench) -> None:
     assert seen == [1]
 
 
-def test_others_do_not_see_an_effect_before_its_commit(bench: Bench, backend: SqliteBackend) -> None:
+def test_others_do_not_see_an_effect_before_its_commit(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
     seen: list[list[str]] = []
 
@@ -150,7 +150,7 @@ def test_others_do_not_see_an_effect_before_its_commit(bench: Bench, backend: Sq
     assert seen == [[]]
 
 
-def test_a_statement_that_fails_can_be_caught_by_the_effect(bench: Bench, backend: SqliteBackend) -> None:
+def test_a_statement_that_fails_can_be_caught_by_the_effect(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
 
     def effect(tx: StoreTransaction) -> str:
@@ -163,12 +163,12 @@ def test_a_statement_that_fails_can_be_caught_by_the_effect(bench: Bench, backen
     assert effects(backend) == [claim.exec_id]
 
 
-def test_many_rows_can_be_written_with_one_statement(bench: Bench, backend: SqliteBackend) -> None:
+def test_many_rows_can_be_written_with_one_statement(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
+    insert = f"INSERT INTO effects (job_id, exec_id) VALUES ({backend.parameter}, {backend.parameter})"
 
     def effect(tx: StoreTransaction) -> str:
-        values = f"{backend.placeholder}, {backend.placeholder}"
-        tx.executemany(f"INSERT INTO effects (job_id, exec_id) VALUES ({values})", [("a", str(n)) for n in range(3)])
+        tx.executemany(insert, [("a", str(n)) for n in range(3)])
         return "{}"
 
     bench.apply(commit(claim, effect))
@@ -198,7 +198,7 @@ CONTROL = [
 
 
 @pytest.mark.parametrize("statement", CONTROL)
-def test_an_effect_cannot_commit_or_roll_back_by_itself(bench: Bench, backend: SqliteBackend, statement: str) -> None:
+def test_an_effect_cannot_commit_or_roll_back_by_itself(bench: Bench, backend: Backend, statement: str) -> None:
     claim = bench.running()
 
     def effect(tx: StoreTransaction) -> str:
@@ -224,7 +224,7 @@ def test_control_of_the_transaction_is_refused_with_a_hint(bench: Bench) -> None
     assert answer.hint
 
 
-def test_a_transaction_kept_after_its_effect_is_refused(bench: Bench, backend: SqliteBackend) -> None:
+def test_a_transaction_kept_after_its_effect_is_refused(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
     kept: list[StoreTransaction] = []
 
@@ -346,13 +346,15 @@ def test_a_commit_without_any_use_of_the_transaction_is_a_commit(bench: Bench) -
     assert bench.state(claim.job.job_id) is JobState.SUCCEEDED
 
 
-def test_a_cursor_left_open_by_an_effect_does_not_keep_the_commit_from_happening(bench: Bench) -> None:
+def test_a_cursor_left_open_by_an_effect_does_not_keep_the_commit_from_happening(
+    bench: Bench, backend: Backend
+) -> None:
+    insert = f"INSERT INTO effects (job_id, exec_id) VALUES ({backend.parameter}, {backend.parameter})"
     claim, another = bench.running(), bench.running()
     kept: list[object] = []
 
     def effect(tx: StoreTransaction) -> str:
-        for n in range(9):
-            tx.execute(f"INSERT INTO effects (job_id, exec_id) VALUES ('a', '{n}')")
+        tx.executemany(insert, [("a", str(n)) for n in range(9)])
         cursor = tx.execute("SELECT exec_id FROM effects")
         cursor.fetchone()
         kept.append(cursor)
@@ -370,8 +372,9 @@ def test_a_cursor_left_open_by_an_effect_does_not_keep_the_commit_from_happening
     assert bench.status(claim) is ExecutionStatus.COMMITTED
 
 
+@on_sqlite
 def test_a_statement_that_gives_up_the_whole_transaction_fails_its_own_commit_only(
-    bench: Bench, backend: SqliteBackend
+    bench: Bench, backend: Backend
 ) -> None:
     """`INSERT OR ROLLBACK`, or a trigger that raises ROLLBACK, ends the engine's transaction under its feet."""
     backend.execute("CREATE TABLE once (n INTEGER PRIMARY KEY)", "INSERT INTO once VALUES (1)")
@@ -388,4 +391,90 @@ def test_a_statement_that_gives_up_the_whole_transaction_fails_its_own_commit_on
     assert isinstance(answer, Exception)
     assert effects(backend) == [good.exec_id]
     assert bench.status(bad) is ExecutionStatus.IN_PROGRESS
+    bench.assert_sound()
+
+
+# --- a server's own ways to end a transaction ---------------------------------------------------------------
+
+
+@on_postgres
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1; COMMIT",
+        "INSERT INTO effects VALUES ('a', 'b'); COMMIT; BEGIN",
+        "START TRANSACTION",
+        "ABORT",
+        "PREPARE TRANSACTION 'x'",
+        "SET search_path TO pg_catalog",
+        "RESET ALL",
+        "DISCARD ALL",
+        "DO $$ BEGIN COMMIT; END $$",
+    ],
+)
+def test_an_effect_cannot_end_the_transaction_of_a_server(bench: Bench, backend: Backend, statement: str) -> None:
+    claim, another = bench.running(), bench.running()
+
+    def effect(tx: StoreTransaction) -> str:
+        effect_of(claim)(tx)
+        tx.execute(statement)
+        return "{}"
+
+    [answer, other] = bench.write(commit(claim, effect), commit(another, effect_of(another)))
+
+    assert isinstance(answer, Exception)
+    assert other is None
+    assert effects(backend) == [another.exec_id]
+    assert bench.status(claim) is ExecutionStatus.IN_PROGRESS
+    bench.assert_sound()
+
+
+@on_postgres
+def test_a_percent_sign_is_a_percent_sign_where_there_are_no_parameters(bench: Bench) -> None:
+    claim = bench.running()
+
+    bench.apply(commit(claim, lambda tx: str(tx.execute("SELECT 'a' LIKE 'a%'").fetchone()[0]).lower()))
+
+    assert bench.store.steps(claim.job.job_id)[-1].response == "true"
+
+
+@on_postgres
+def test_an_effect_finds_the_tables_of_its_user_and_not_those_of_the_store(
+    bench: Bench, backend: PostgresBackend
+) -> None:
+    claim, another = bench.running(), bench.running()
+    paths: list[str] = []
+
+    def effect(tx: StoreTransaction) -> str:
+        paths.append(tx.execute("SHOW search_path").fetchone()[0])
+        tx.submit_job(bench.new_job())
+        paths.append(tx.execute("SHOW search_path").fetchone()[0])
+        return effect_of(claim)(tx)
+
+    bench.apply(commit(claim, effect), commit(another, effect_of(another)))
+
+    assert paths == [backend.user_schema] * 2
+    assert backend.query(f"SELECT count(*) FROM {backend.user_schema}.effects") == [(2,)]
+
+
+@on_postgres
+def test_a_connection_killed_inside_an_effect_takes_the_batch_along_and_it_can_be_written_again(
+    bench: Bench, backend: PostgresBackend
+) -> None:
+    claim, another = bench.running(), bench.running()
+
+    def effect(tx: StoreTransaction) -> str:
+        effect_of(claim)(tx)
+        backend.server.kill_backends(f"pid = {tx.execute('SELECT pg_backend_pid()').fetchone()[0]}")
+        tx.execute("SELECT 1")
+        return "{}"
+
+    batch = [commit(another, effect_of(another)), commit(claim, effect)]
+    with pytest.raises(StoreUnavailable):
+        bench.write(*batch)
+
+    assert bench.store.evidence(batch) == [False, False]
+    assert effects(backend) == []
+    bench.apply(commit(another, effect_of(another)), commit(claim, effect_of(claim)))
+    assert effects(backend) == sorted([claim.exec_id, another.exec_id])
     bench.assert_sound()

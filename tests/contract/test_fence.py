@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.errors import LeaseLost
 from holdfast.store.messages import Claim, Write
-from tests.support.backends import SqliteBackend
+from tests.support.backends import Backend
 from tests.support.bench import (
     LEASE_MS,
     OPERATOR,
@@ -105,7 +105,7 @@ def everything(bench: Bench) -> object:
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("lose", LOSSES)
 def test_a_late_write_changes_nothing(
-    bench: Bench, backend: SqliteBackend, make: Make, lose: Callable[[Bench, Claim], None]
+    bench: Bench, backend: Backend, make: Make, lose: Callable[[Bench, Claim], None]
 ) -> None:
     claim = bench.running()
     bench.apply(finish_step(claim))
@@ -124,7 +124,7 @@ def test_a_late_write_changes_nothing(
 
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 def test_the_write_of_a_worker_that_does_not_hold_the_lease_changes_nothing(
-    bench: Bench, backend: SqliteBackend, make: Make
+    bench: Bench, backend: Backend, make: Make
 ) -> None:
     claim = bench.running(WORKER)
     bench.apply(finish_step(claim))
@@ -188,7 +188,7 @@ def test_nothing_is_recorded_of_an_execution_that_was_never_begun(bench: Bench, 
 
 
 @pytest.mark.parametrize("name", ["FinishStep", "RecordTry", "RewindTo", "PlanEnding", "End", "Commit"])
-def test_nothing_but_the_finish_is_recorded_after_the_commit(bench: Bench, backend: SqliteBackend, name: str) -> None:
+def test_nothing_but_the_finish_is_recorded_after_the_commit(bench: Bench, backend: Backend, name: str) -> None:
     claim = bench.committed()
     backend.execute("CREATE TABLE IF NOT EXISTS effects (job_id TEXT NOT NULL, exec_id TEXT NOT NULL)")
     before = everything(bench)

@@ -12,10 +12,10 @@ import pytest
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.errors import StoreFull, StoreUnavailable
 from holdfast.store.messages import StoreTransaction
-from tests.support.backends import SqliteBackend
+from tests.support.backends import SqliteBackend, on_sqlite
 from tests.support.bench import Bench, commit, effect_of, finish, finish_step
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = on_sqlite
 
 
 def limit_pages(bench: Bench, more: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from holdfast.core.invariants import Finding
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import JobNotFoundError
 from holdfast.store.identifiers import new_ulid
-from tests.support.backends import SqliteBackend
+from tests.support.backends import Backend, SqliteBackend, on_sqlite
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish_step, give_back, record_try
 from tests.support.waiting import eventually
 
@@ -153,7 +152,7 @@ def test_facts_come_page_by_page_without_gap_or_repeat(bench: Bench) -> None:
     assert len(facts_of(bench, unsettled_only=False)) == 1107
 
 
-def test_facts_are_of_one_moment_even_while_others_write(bench: Bench, backend: SqliteBackend) -> None:
+def test_facts_are_of_one_moment_even_while_others_write(bench: Bench, backend: Backend) -> None:
     another = Bench(backend.open(bench.clock), bench.clock)
     bench.store.submit([bench.new_job() for _ in range(600)], actor="client")
     seen: list[JobState] = []
@@ -214,7 +213,7 @@ NEWS = {
 
 
 @pytest.mark.parametrize("news", NEWS.values(), ids=NEWS)
-def test_a_listener_in_another_process_is_woken_by_news(bench: Bench, backend: SqliteBackend, news: object) -> None:
+def test_a_listener_in_another_process_is_woken_by_news(bench: Bench, backend: Backend, news: object) -> None:
     claim = bench.running()
     listener = backend.open(bench.clock).listen()
     try:
@@ -292,11 +291,12 @@ def test_every_listener_hears_the_news_however_quickly_it_came(bench: Bench) -> 
     assert missed == 0
 
 
+@on_sqlite
 def test_a_listener_is_heard_of_even_if_the_time_of_its_directory_does_not_show_it(
-    bench: Bench, sqlite_file: Path
+    bench: Bench, backend: SqliteBackend
 ) -> None:
     """Most kernels stamp files only every few milliseconds: two changes within one tick look like one."""
-    directory = sqlite_file.with_name("holdfast.db.wake")
+    directory = backend.path.with_name("holdfast.db.wake")
     first = bench.store.listen()
     bench.submit()
     stamp = directory.stat()
@@ -312,6 +312,7 @@ def test_a_listener_is_heard_of_even_if_the_time_of_its_directory_does_not_show_
         second.close()
 
 
+@on_sqlite
 def test_what_is_durable_is_not_called_a_failure_because_nobody_could_be_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +332,7 @@ def test_what_is_durable_is_not_called_a_failure_because_nobody_could_be_told(
     assert bench.state(job_id) is JobState.FAILED
 
 
-def test_listeners_may_come_and_go_while_others_notify(bench: Bench, backend: SqliteBackend) -> None:
+def test_listeners_may_come_and_go_while_others_notify(bench: Bench, backend: Backend) -> None:
     """A listener is made in two steps; a notifier that comes in between must not take it away."""
     errors: list[BaseException] = []
     stop = threading.Event()
@@ -361,13 +362,13 @@ def test_listeners_may_come_and_go_while_others_notify(bench: Bench, backend: Sq
     assert errors == []
 
 
-def test_a_listener_that_died_does_not_disturb_the_others(bench: Bench, sqlite_file: Path) -> None:
+def test_a_listener_that_died_does_not_disturb_the_others(bench: Bench, backend: Backend) -> None:
     import subprocess
     import sys
 
     script = (
         "import os, sys; from holdfast.store.opening import open_store;"
-        f"open_store({str(sqlite_file)!r}).listen(); print('listening', flush=True); os.kill(os.getpid(), 9)"
+        f"open_store({backend.place!r}).listen(); print('listening', flush=True); os.kill(os.getpid(), 9)"
     )
     died = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     listener = bench.store.listen()

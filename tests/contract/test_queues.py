@@ -9,7 +9,7 @@ from holdfast.core.records import QueueRecord
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, QueueNotFoundError
 from holdfast.store.messages import Write
-from tests.support.backends import SqliteBackend
+from tests.support.backends import Backend
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish, give_back
 
 
@@ -72,7 +72,7 @@ def test_the_limit_holds_for_resumed_jobs_too(bench: Bench) -> None:
     assert len(bench.claim()) == 3
 
 
-def test_the_limit_is_the_same_for_all_processes(bench: Bench, backend: SqliteBackend) -> None:
+def test_the_limit_is_the_same_for_all_processes(bench: Bench, backend: Backend) -> None:
     limit(bench, 2)
     another = Bench(backend.open(bench.clock), bench.clock)
     for _ in range(6):

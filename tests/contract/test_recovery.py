@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
-from tests.support.backends import SqliteBackend
+from tests.support.backends import Backend
 from tests.support.bench import (
     OPERATOR,
     OTHER,
@@ -69,7 +69,7 @@ def test_the_jobs_of_a_dead_process_are_taken_over_before_their_lease_runs_out(b
 
 @pytest.mark.parametrize("dead", [True, False], ids=["process gone", "lease expired"])
 def test_what_was_committed_is_finished_without_repeating_its_effect(
-    bench: Bench, backend: SqliteBackend, dead: bool
+    bench: Bench, backend: Backend, dead: bool
 ) -> None:
     claim = bench.running()
     bench.apply(commit(claim, effect_of(claim, '{"n":5}')))
@@ -109,7 +109,7 @@ def test_a_second_recovery_finds_nothing(bench: Bench) -> None:
     assert bench.recover() == []
 
 
-def test_two_recoveries_at_once_do_not_recover_twice(bench: Bench, backend: SqliteBackend) -> None:
+def test_two_recoveries_at_once_do_not_recover_twice(bench: Bench, backend: Backend) -> None:
     claim = bench.running()
     another = backend.open(bench.clock)
     bench.expire()
@@ -127,7 +127,7 @@ def test_two_recoveries_at_once_do_not_recover_twice(bench: Bench, backend: Sqli
     bench.assert_sound()
 
 
-def test_what_was_reclaimed_while_asking_who_is_dead_is_not_taken_away(bench: Bench, backend: SqliteBackend) -> None:
+def test_what_was_reclaimed_while_asking_who_is_dead_is_not_taken_away(bench: Bench, backend: Backend) -> None:
     """The list of the dead is older than the transaction: a lease of a living worker must survive it."""
     bench.running(WORKER)
     another = Bench(backend.open(bench.clock), bench.clock)

@@ -11,6 +11,7 @@ from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, JobNotFoundError, SettingsError
 from holdfast.store.opening import open_store
+from tests.support.backends import on_sqlite
 from tests.support.bench import OPERATOR, Bench, commit, end, finish, finish_step, give_back
 
 
@@ -151,6 +152,7 @@ def test_what_is_left_is_whole_after_pruning(bench: Bench) -> None:
 # --- backup ------------------------------------------------------------------------------------------------
 
 
+@on_sqlite
 def test_a_backup_is_a_whole_store(bench: Bench, tmp_path: Path) -> None:
     done = bench.succeeded()
     running = bench.running()
@@ -171,6 +173,7 @@ def test_a_backup_is_a_whole_store(bench: Bench, tmp_path: Path) -> None:
         copy.close()
 
 
+@on_sqlite
 def test_a_backup_never_overwrites(bench: Bench, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     target.write_text("precious")
@@ -181,6 +184,7 @@ def test_a_backup_never_overwrites(bench: Bench, tmp_path: Path) -> None:
     assert target.read_text() == "precious"
 
 
+@on_sqlite
 def test_a_backup_is_readable_by_its_owner_only(bench: Bench, tmp_path: Path) -> None:
     bench.submit()
     target = tmp_path / "copy.db"

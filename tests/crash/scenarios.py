@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 
 from holdfast import (
     Abort,
@@ -51,14 +53,16 @@ def file_step(directory: Path, name: str) -> Step:
 def record(run: Run[Request, Response], tx: Transaction) -> None:
     """One row per job, in the job's own transaction; deliberately without a unique key that would hide a second."""
     tx.execute("CREATE TABLE IF NOT EXISTS effects (job_id TEXT, files TEXT)")
-    tx.execute("INSERT INTO effects VALUES (?, ?)", (run.job.job_id, json.dumps(run.response.files)))
+    # Without parameters, which each database spells its own way.
+    tx.execute(f"INSERT INTO effects VALUES ('{run.job.job_id}', '{json.dumps(run.response.files)}')")
 
 
 def rows_of(engine: Engine) -> list[tuple[Any, ...]]:
-    reader = engine.store._database.reader()  # type: ignore[attr-defined]
-    if not reader.execute("SELECT 1 FROM sqlite_master WHERE name = 'effects'").fetchone():
-        return []
-    return sorted(files for (files,) in reader.execute("SELECT files FROM effects"))
+    with engine.store.reading() as session:  # type: ignore[attr-defined]
+        try:
+            return sorted(files for (files,) in session.connection.execute("SELECT files FROM effects").fetchall())
+        except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
+            return []
 
 
 def observe(engine: Engine, directory: Path) -> object:

@@ -105,6 +105,7 @@ def test_writing_around_the_transaction_is_refused_at_once_instead_of_waiting_fo
     assert len(engine.store.jobs()) == 1
 
 
+@pytest.mark.only_sqlite
 def test_another_engine_on_the_same_database_gives_up_instead_of_waiting_for_ever(open_engine: OpenEngine) -> None:
     """It cannot know that the transaction it waits for waits for it; the busy timeout ends that."""
     tally = Tally()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import statistics
 import subprocess
@@ -183,4 +182,3 @@ def test_a_worker_on_a_large_history_is_as_idle_as_on_a_small_one(open_engine: O
         used = time.process_time() - before
 
     assert used < 0.1
-    assert os.path.exists(engine.store.url.removeprefix("sqlite://"))

@@ -108,7 +108,8 @@ EFFECTS = "CREATE TABLE IF NOT EXISTS effects (job_id TEXT NOT NULL, exec_id TEX
 def write_effect(run: Run[Any, Any], tx: Transaction) -> None:
     """A commit step whose effect can be counted; nothing but the engine keeps it from happening twice."""
     tx.execute(EFFECTS)
-    tx.execute("INSERT INTO effects (job_id, exec_id) VALUES (?, ?)", (run.job.job_id, run.exec_id))
+    # Without parameters, which each database spells its own way.
+    tx.execute(f"INSERT INTO effects (job_id, exec_id) VALUES ('{run.job.job_id}', '{run.exec_id}')")
 
 
 def flow_of(step: Callable[..., Any], name: str = "flow", **settings: Any) -> AskFlow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 
 from holdfast.core.worker_id import label_of
 from holdfast.engine.telemetry import Telemetry
@@ -13,6 +14,9 @@ from holdfast.store.messages import Recovered
 from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast.recovery")
+
+FORGET_AFTER_MS = 3_600_000
+"""Nothing was heard for so long of a worker that nobody here can know to be dead: it is on a machine that is gone."""
 
 
 class Recovery:
@@ -24,12 +28,12 @@ class Recovery:
         *,
         worker_id: str,
         telemetry: Telemetry,
-        is_dead: Callable[[str], bool] = processes.is_dead,
+        is_dead: Callable[[str], bool] | None = None,
     ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._telemetry = telemetry
-        self._is_dead = is_dead
+        self._is_dead = is_dead or partial(processes.is_dead, one_machine=store.one_machine)
         self._peers: dict[str, int] = {}
 
     @property
@@ -58,9 +62,11 @@ class Recovery:
         self._peers.clear()
 
     def _watch_peers(self) -> None:
-        announced = {worker.worker_id for worker in self._store.workers()} - {self._worker_id}
-        for owner in [owner for owner in announced if self._is_dead(owner)]:
-            # Its leases were taken over above, so the row is of no use to anybody.
+        workers = {worker.worker_id: worker for worker in self._store.workers() if worker.worker_id != self._worker_id}
+        announced = set(workers)
+        oldest = self._store.now() - FORGET_AFTER_MS
+        for owner in [one for one in announced if self._is_dead(one) or workers[one].seen_at < oldest]:
+            # Its leases were taken over above, so the row is of no use to anybody. One that lives will announce again.
             self._store.retire(worker_id=owner)
             announced.discard(owner)
         for owner in set(self._peers) - announced:

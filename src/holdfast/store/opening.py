@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from holdfast.errors import SettingsError
 from holdfast.store.protocol import Store
@@ -14,11 +15,39 @@ DATABASE_NAME = "holdfast.db"
 def open_store(
     place: str | Path, *, synchronous: str = "FULL", clock: Callable[[], int] | None = None, read_only: bool = False
 ) -> Store:
-    """Open the store at `place`: a state directory, a `.db` file, or a `sqlite:///` URL."""
+    """Open the store at `place`: a state directory, a `.db` file, or a `sqlite:///` or `postgresql://` URL."""
+    if str(place).startswith(("postgresql://", "postgres://")):
+        return _open_postgres(str(place), synchronous=synchronous, clock=clock, read_only=read_only)
     from holdfast.store.sqlite.store import SqliteStore, wall_clock
 
     path = database_path(place)
     return SqliteStore(path, synchronous=synchronous, clock=clock or wall_clock, read_only=read_only)
+
+
+def _open_postgres(url: str, *, synchronous: str, clock: Callable[[], int] | None, read_only: bool) -> Store:
+    try:
+        from holdfast.store.postgres.store import DEFAULT_SCHEMA, PostgresStore
+    except ImportError as error:
+        raise SettingsError(
+            f"PostgreSQL needs packages that are not installed: {error}", hint="pip install 'holdfast[postgres]'"
+        ) from error
+    # libpq refuses parameters that it does not know, so ours are taken out.
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    schema = options.pop("holdfast_schema", DEFAULT_SCHEMA)
+    connections = options.pop("holdfast_connections", "10")
+    if not connections.isdecimal() or int(connections) < 1:
+        raise SettingsError(f"holdfast_connections={connections} in the URL is not a number of connections")
+    # Spaces in `options` must be %20: libpq does not take a plus sign for one.
+    plain = urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
+    return PostgresStore(
+        plain,
+        schema=schema,
+        synchronous=synchronous,
+        clock=clock,
+        connections=int(connections),
+        read_only=read_only,
+    )
 
 
 def database_path(place: str | Path) -> Path:

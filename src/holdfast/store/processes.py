@@ -18,15 +18,18 @@ def new_worker_id() -> str:
     return str(WorkerId(host, pid, start_time(pid) or 0, boot_id(), pid_namespace(), nonce))
 
 
-def is_dead(owner: str) -> bool:
-    """Is the process that holds this lease surely gone? What cannot be known is not dead: its lease decides."""
+def is_dead(owner: str, *, one_machine: bool = True) -> bool:
+    """Is the process that holds this lease surely gone? What cannot be known is not dead: its lease decides.
+
+    Another boot of this machine is over; but of a store that many machines share, it may be another machine's.
+    """
     worker = parse_worker_id(owner)
     if worker is None or worker.host != host_name():
         return False
     if "unknown" in (worker.boot, boot_id()):
         return False
     if worker.boot != boot_id():
-        return True
+        return one_machine
     if worker.namespace != pid_namespace():
         return False
     try:
@@ -38,9 +41,10 @@ def is_dead(owner: str) -> bool:
 def pidfd_of(owner: str) -> int | None:
     """A descriptor that becomes readable when the owner's process ends, or None if there cannot be one."""
     worker = parse_worker_id(owner)
-    if worker is None or worker.pid == os.getpid() or is_dead(owner) or not hasattr(os, "pidfd_open"):
+    if worker is None or worker.pid == os.getpid() or not hasattr(os, "pidfd_open"):
         return None
-    if worker.host != host_name() or worker.namespace != pid_namespace():
+    here = (host_name(), boot_id(), pid_namespace())
+    if (worker.host, worker.boot, worker.namespace) != here or start_time(worker.pid) != worker.start:
         return None
     try:
         return os.pidfd_open(worker.pid)

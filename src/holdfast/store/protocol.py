@@ -44,6 +44,8 @@ class Store(Protocol):
     """A database of jobs. Safe to use from several threads; several processes may use one database."""
 
     url: str
+    one_machine: bool
+    """Are all users of the store on this machine? Then a process that is not here is nowhere."""
 
     def now(self) -> int:
         """The one clock that judges leases and due times, in milliseconds."""

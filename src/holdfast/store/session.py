@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.core.chain import GENESIS, entry_hash
 from holdfast.core.states import JobState
 from holdfast.store.messages import Journaled
+
+T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -109,6 +111,10 @@ class Session:
         """Is the transaction still there? A statement of the user's may have ended it."""
         return bool(self.connection.in_transaction)
 
+    def is_lost_connection(self, _error: BaseException) -> bool:
+        """Does this error of an effect mean that the connection is gone, though it may not show yet?"""
+        return False
+
     def begin_effect(self) -> None:
         """What the user's code writes from here on can be taken back on its own."""
         self.connection.execute("SAVEPOINT effect")
@@ -121,6 +127,21 @@ class Session:
         """Take it back."""
         self.connection.execute("ROLLBACK TO effect")
         self.connection.execute("RELEASE effect")
+
+    def execute_effect(self, sql: str, parameters: Any) -> Rows:
+        """Run one statement of the user's; if it fails, what the effect has done before still stands."""
+        return self.connection.execute(sql, parameters)
+
+    def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:
+        """Run one statement of the user's for each set of parameters."""
+        rows: Rows | None = None
+        for one in parameters:
+            rows = self.connection.execute(sql, one)
+        return rows
+
+    def submit_in_effect(self, submit: Callable[[], T]) -> T:
+        """Run statements of the store's own in the midst of the user's."""
+        return submit()
 
     def journal(self, entry: Journaled) -> None:
         """Have this change journaled in the transaction that makes it."""

@@ -64,14 +64,15 @@ class SqlStore(ABC):
             try:
                 answers = self._write([one for _, one in todo], worker_id, lease_ms, renew) if todo else []
             except writing.EffectEndedTransaction as ended:
-                refused[next(index for index, one in todo if one is ended.write)] = self.unless_passing(ended.error)
+                self.refuse_passing(ended.cause)
+                refused[next(index for index, one in todo if one is ended.write)] = ended.error
             else:
                 applied = dict(zip((index for index, _ in todo), answers, strict=True))
                 return [refused[index] if index in refused else applied[index] for index in range(len(batch))]
 
-    def unless_passing(self, error: Exception) -> Exception:
-        """The error, unless it is the database's and will pass: then StoreUnavailable is raised for it."""
-        return error
+    @abstractmethod
+    def refuse_passing(self, error: BaseException) -> None:
+        """Raise StoreUnavailable for an error that is the database's and will pass."""
 
     def _write(
         self, batch: Sequence[Write], worker_id: str, lease_ms: int, renew: Callable[[], Sequence[str]]

@@ -7,6 +7,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, assert_never
 
 from holdfast.client import Client
@@ -47,7 +48,7 @@ class InlineWorker:
     def run_until_idle(self, *, most: int = 100_000) -> int:
         """Run until nothing is left that could run, now or later; returns the number of steps and writes done."""
         for done in range(most):
-            self._store.recover(is_dead=is_dead, actor=self.worker_id)
+            self._store.recover(is_dead=partial(is_dead, one_machine=self._store.one_machine), actor=self.worker_id)
             self._claim()
             if self._ready:
                 self._follow(*self._ready.popleft())

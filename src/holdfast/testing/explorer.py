@@ -38,6 +38,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     flows: Callable[[Path], Sequence[Flow[Any, Any]]]
     submit: Callable[[Engine], object]
     observe: Callable[[Engine, Path], object]
+    place: Callable[[Path], str | Path] = lambda directory: directory / "state"
+    """Where the store is: the same for the same directory, and empty at first. A URL with a schema of its own, say."""
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -169,7 +171,7 @@ class CrashExplorer:
             return self._scenario.observe(engine, directory)
 
     def _open(self, directory: Path, clock: VirtualClock) -> Engine:
-        return Engine.open(directory / "state", flows=self._scenario.flows(directory), clock=clock)
+        return Engine.open(self._scenario.place(directory), flows=self._scenario.flows(directory), clock=clock)
 
     def _fresh(self) -> Path:
         self._histories += 1

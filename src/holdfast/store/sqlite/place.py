@@ -63,7 +63,7 @@ def refuse_network(directory: Path) -> None:
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnsafe(
             f"{directory} is on a network file system ({kind}), where SQLite can lose or corrupt data",
-            hint="put the state on a local disk",
+            hint="put the state on a local disk, or share it through PostgreSQL: --store postgresql://…",
         )
 
 

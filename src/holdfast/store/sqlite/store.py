@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.core.invariants import Finding
-from holdfast.core.outcomes import TryFailed
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store.migrating import load_migrations, pending
 from holdfast.store.session import Session
@@ -32,6 +31,8 @@ def wall_clock() -> int:
 
 class SqliteStore(SqlStore):
     """Jobs in one SQLite file."""
+
+    one_machine = True
 
     def __init__(
         self, path: Path, *, synchronous: str = "FULL", clock: Callable[[], int] = wall_clock, read_only: bool = False
@@ -94,13 +95,10 @@ class SqliteStore(SqlStore):
         with self._database.reading() as connection:
             return iter(list(checking.missing_rules(connection)))
 
-    def unless_passing(self, error: Exception) -> Exception:
-        # The engine hands a step's own error on inside its outcome.
-        cause = error.error if isinstance(error, TryFailed) else error
-        passing = translate(cause, self.path) if isinstance(cause, sqlite3.Error) else None
+    def refuse_passing(self, error: BaseException) -> None:
+        passing = translate(error, self.path) if isinstance(error, sqlite3.Error) else None
         if isinstance(passing, StoreUnavailable):
             raise passing from error
-        return error
 
     def _refuse_other_schema(self) -> None:
         with self._database.reading() as reader:

@@ -93,7 +93,11 @@ def retry(session: Session, job_id: str, *, actor: str, reason: str, from_state:
 
 def _predecessor_to_wait_for(session: Session, job: JobRecord) -> str | None:
     """The order between jobs outlives their failures; one that was pruned has nothing to say any more."""
-    state = session.first("job_state", job_id=job.run_after) if job.run_after else None
+    if job.run_after is None:
+        return None
+    # Or it could end unseen between this look and the waiting.
+    session.lock_jobs([job.run_after])
+    state = session.first("job_state", job_id=job.run_after)
     if state in (JobState.FAILED, JobState.QUARANTINED):
         raise PredecessorFailedError(
             f"job {job.job_id} runs after {job.run_after}, which is {state}",

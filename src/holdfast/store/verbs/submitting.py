@@ -84,9 +84,10 @@ def _predecessor_state(session: Session, job: NewJob, run_after: str) -> JobStat
 
 
 def _insert(session: Session, fresh: Sequence[NewJob], rows: Sequence[tuple[object, ...]], *, actor: str) -> None:
-    for fingerprint, flow, definition in {(j.fingerprint, j.flow, j.definition) for j in fresh}:
+    # In order, so that two who add the same new names never wait for each other.
+    for fingerprint, flow, definition in sorted({(j.fingerprint, j.flow, j.definition) for j in fresh}):
         session.run("insert_definitions", fingerprint=fingerprint, flow=flow, definition=definition, now=session.now)
-    for name in {job.queue for job in fresh}:
+    for name in sorted({job.queue for job in fresh}):
         session.run("insert_queue", name=name)
     taken = session.first("taken_job_id", batch=to_json([job.job_id for job in fresh]))
     if taken is not None or len({job.job_id for job in fresh}) < len(fresh):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, TypeVar, assert_never
 
+from holdfast.core.outcomes import TryFailed
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.errors import BadInput, CycleError, JobNotFoundError, LeaseLost, StoreUnavailable
 from holdfast.store.messages import (
@@ -40,10 +41,11 @@ _TRANSACTION_CONTROL = re.compile(
 class EffectEndedTransaction(Exception):
     """An effect failed in a way that made the database give up the whole transaction, and the batch with it."""
 
-    def __init__(self, write: Commit, error: Exception) -> None:
+    def __init__(self, write: Commit, error: Exception, cause: BaseException) -> None:
         super().__init__(str(error))
         self.write = write
         self.error = error
+        self.cause = cause
 
 
 class EffectTransaction:
@@ -60,22 +62,19 @@ class EffectTransaction:
     def execute(self, sql: str, parameters: Any = ()) -> Rows:
         """Run one statement."""
         self._prepare(sql)
-        rows = self._session.connection.execute(sql, parameters)
+        rows = self._session.execute_effect(sql, parameters)
         self._rows.append(rows)
         return rows
 
     def executemany(self, sql: str, parameters: Any) -> Rows | None:
         """Run one statement for each set of parameters."""
         self._prepare(sql)
-        rows: Rows | None = None
-        for one in parameters:
-            rows = self._session.connection.execute(sql, one)
-        return rows
+        return self._session.execute_effect_many(sql, parameters)
 
     def submit_job(self, job: NewJob) -> Submitted:
         """Submit a job that exists only if this transaction commits."""
         self._prepare("")
-        return submit(self._session, [job], actor=self._actor)[0]
+        return self._session.submit_in_effect(lambda: submit(self._session, [job], actor=self._actor)[0])
 
     def keep(self) -> None:
         """The effect has succeeded."""
@@ -205,12 +204,14 @@ def _apply_effect(session: Session, one: Commit, worker_id: str) -> tuple[Result
     transaction = EffectTransaction(session, worker_id)
     try:
         response = one.effect(transaction)
+        transaction.keep()
     except Exception as error:
-        if not session.is_open():
-            raise EffectEndedTransaction(one, error) from error
+        # The engine hands a step's own error on inside its outcome.
+        cause = error.error if isinstance(error, TryFailed) else error
+        if not session.is_open() or session.is_lost_connection(cause):
+            raise EffectEndedTransaction(one, error, cause) from error
         transaction.undo()
         return error, None
-    transaction.keep()
     return None, response
 
 

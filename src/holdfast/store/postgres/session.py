@@ -1,0 +1,140 @@
+"""A transaction on PostgreSQL: statements in its dialect, and the user's own search path during an effect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from holdfast.errors import BadInput
+from holdfast.store.session import Rows, Session
+from holdfast.store.statements import load_statements
+
+PACKAGE = "holdfast.store.postgres"
+KEY_RACES = 10
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+GOODBYE = (
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.CannotConnectNow,
+    pg.IdleInTransactionSessionTimeout,
+    psycopg.InterfaceError,
+)
+
+# `:name`, but neither the `::` of a cast nor a colon inside a word.
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+# What would end the transaction, or outlive it on a connection that is used again. SET LOCAL does neither.
+_SESSION_CONTROL = re.compile(
+    r"(?:[\s;\ufeff]|--[^\n]*\n|/\*.*?\*/)*(start|abort|prepare|discard|reset|set(?!\s+local\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def to_pyformat(statement: str) -> str:
+    """`:name` parameters as psycopg wants them."""
+    return _PARAMETER.sub(r"%(\1)s", statement.replace("%", "%%"))
+
+
+@cache
+def statements() -> Mapping[str, str]:
+    """Every statement of the store, ready for psycopg."""
+    return {name: to_pyformat(statement) for name, statement in load_statements(PACKAGE).items()}
+
+
+class PostgresSession(Session):
+    """A transaction of the store on PostgreSQL."""
+
+    def __init__(self, connection: Connection, now: int, *, schema: str, user_path: str) -> None:
+        # psycopg's connection has another way to say that it is in a transaction: is_open below.
+        super().__init__(cast(Any, connection), statements(), now)
+        self._psycopg = connection
+        self._our_path = f"SET search_path TO {sql.Identifier(schema).as_string(None)}"
+        self._user_path = f"SELECT set_config('search_path', {sql.Literal(user_path).as_string(None)}, true)"
+        self._in_statement = False
+
+    def in_dialect(self, sql: str) -> str:
+        return to_pyformat(sql)
+
+    def is_open(self) -> bool:
+        return self._psycopg.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+    def is_lost_connection(self, _error: BaseException) -> bool:
+        # The server says goodbye before it closes the connection: for a moment the transaction looks alive.
+        return isinstance(_error, GOODBYE) or (isinstance(_error, psycopg.OperationalError) and not _error.sqlstate)
+
+    # --- effects ---
+
+    def begin_effect(self) -> None:
+        # The user's statements find the user's tables, as they would on a connection of their own.
+        self._simple(f"SAVEPOINT effect; {self._user_path}")
+        self._in_statement = False
+
+    def keep_effect(self) -> None:
+        # Not SET LOCAL: whatever the effect has left as the path of the session ends here.
+        self._simple(f"RELEASE effect; {self._our_path}")
+
+    def undo_effect(self) -> None:
+        self._simple("ROLLBACK TO effect; RELEASE effect")
+
+    def execute_effect(self, sql: str, parameters: Any) -> Rows:
+        # Without parameters a % is a %, and not the beginning of one.
+        rows: Rows = self._as_statement(sql, lambda: self._psycopg.execute(sql.encode(), parameters or None))
+        return rows
+
+    def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:
+        cursor = self._psycopg.cursor()
+        self._as_statement(sql, lambda: cursor.executemany(sql.encode(), parameters))
+        return cast(Rows, cursor)
+
+    def submit_in_effect(self, submit: Callable[[], T]) -> T:
+        self._simple(self._our_path.replace("SET ", "SET LOCAL ", 1))
+        mark = self.journal_mark()
+        for _ in range(KEY_RACES):
+            self._simple("SAVEPOINT submitting")
+            try:
+                answer = submit()
+            except pg.UniqueViolation:
+                # Somebody else has just submitted a job with this key: it is there now, and the answer.
+                self._simple("ROLLBACK TO submitting")
+                self.drop_journal_after(mark)
+                continue
+            self._simple(f"RELEASE submitting; {self._user_path}")
+            return answer
+        raise BadInput("a key is being taken and given up by others all the time", hint="try again later")
+
+    def _as_statement(self, text: str, execute: Callable[[], Any]) -> Any:
+        """Run one statement of the user's, alone, so that its failure can be caught as on any other database.
+
+        Inside a pipeline the server takes one statement at a time: nothing can hide behind a semicolon.
+        """
+        if _SESSION_CONTROL.match(text):
+            raise BadInput(
+                f"a commit step may not run {text.split(maxsplit=1)[0].upper()!r}",
+                hint="the engine commits: effect and job together; SET LOCAL is allowed",
+            )
+        try:
+            with self._psycopg.pipeline():
+                if self._in_statement:
+                    self._psycopg.execute("RELEASE statement")
+                self._psycopg.execute("SAVEPOINT statement")
+                self._in_statement = True
+                rows = execute()
+        except psycopg.Error:
+            if self._psycopg.info.transaction_status is TransactionStatus.INERROR:
+                self._simple("ROLLBACK TO statement")
+            raise
+        return rows
+
+    def _simple(self, statement: str) -> None:
+        """Several statements in one round trip."""
+        self._psycopg.execute(statement.encode())

@@ -1,0 +1,96 @@
+"""The two dialects say the same: the same statements under the same names, the same states and transitions."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from holdfast.core.states import (
+    COMMITTED_STATUSES,
+    EXECUTION_TRANSITIONS,
+    JOB_TRANSITIONS,
+    LIVE_STATUSES,
+    UNFINISHED_STATES,
+    Disposition,
+    ExecutionStatus,
+    JobState,
+    disposition_transitions,
+)
+from holdfast.store.statements import load_statements
+
+PAIR = re.compile(r"'(\w+)>(\w+)'")
+WORD = re.compile(r"'(\w+)'")
+ONLY_ON_POSTGRES = {"lock_jobs", "lock_queues"}
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+
+def migration() -> str:
+    folder = resources.files("holdfast.store.postgres").joinpath("migrations")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def part(begin: str, end: str) -> str:
+    _, _, rest = migration().partition(begin)
+    assert rest, f"{begin!r} is not in the migration"
+    return rest.partition(end)[0]
+
+
+def test_both_dialects_have_the_same_statements() -> None:
+    sqlite, postgres = load_statements("holdfast.store.sqlite"), load_statements("holdfast.store.postgres")
+
+    assert set(postgres) - set(sqlite) == ONLY_ON_POSTGRES
+    assert set(sqlite) - set(postgres) == set()
+
+
+@pytest.mark.parametrize("name", sorted(load_statements("holdfast.store.sqlite")))
+def test_a_statement_takes_the_same_parameters_in_both_dialects(name: str) -> None:
+    sqlite, postgres = (load_statements(f"holdfast.store.{dialect}")[name] for dialect in ("sqlite", "postgres"))
+
+    assert set(PARAMETER.findall(sqlite)) == set(PARAMETER.findall(postgres))
+
+
+@pytest.mark.parametrize(
+    "table, column, values",
+    [
+        ("jobs", "state", JobState),
+        ("executions", "status", ExecutionStatus),
+        ("executions", "disposition", Disposition),
+    ],
+)
+def test_a_check_lists_exactly_the_values_there_are(table: str, column: str, values: type[JobState]) -> None:
+    [listed] = re.findall(rf"CHECK \({column} IN \(([^)]*)\)\)", part(f"CREATE TABLE {table} (", "\n);"))
+
+    assert WORD.findall(listed) == [value.value for value in values]
+
+
+def test_the_trigger_lists_exactly_the_legal_transitions_of_jobs() -> None:
+    listed = PAIR.findall(part("CREATE FUNCTION guard_jobs()", "END $$;"))
+
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {(s.value, t.value) for s, targets in JOB_TRANSITIONS.items() for t in targets if s is not t}
+
+
+def test_the_trigger_lists_exactly_the_legal_transitions_of_executions() -> None:
+    listed = PAIR.findall(part("CREATE FUNCTION guard_executions()", "END $$;"))
+
+    legal = {(s.value, t.value) for s, targets in EXECUTION_TRANSITIONS.items() for t in targets}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == legal | {(old.value, new.value) for old, new in disposition_transitions()}
+
+
+@pytest.mark.parametrize(
+    "index, values",
+    [
+        ("executions_one_commit", COMMITTED_STATUSES),
+        ("executions_one_live", LIVE_STATUSES),
+        ("executions_under_way", LIVE_STATUSES | {ExecutionStatus.COMMITTED}),
+        ("jobs_key", UNFINISHED_STATES),
+    ],
+)
+def test_a_partial_index_covers_exactly_the_states_it_is_about(index: str, values: frozenset[str]) -> None:
+    [listed] = re.findall(r"IN \(([^)]*)\)", part(f"INDEX {index} ", ";"))
+
+    assert set(WORD.findall(listed)) == {str(value) for value in values}
