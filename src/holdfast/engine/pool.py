@@ -35,17 +35,35 @@ class StepPool:
         self._ready: SimpleQueue[LiveRun | None] = SimpleQueue()
         self._lanes: set[_Lane] = set()
         self._lock = threading.Lock()
+        self._watched = False
 
     def put(self, run: LiveRun) -> None:
         """Perform the current step of this run as soon as a thread is free."""
         self._ready.put(run)
-        if not self._lanes:
-            self.grow()
-        elif all(lane.since for lane in list(self._lanes)):
-            self._crowded()  # every thread is busy: somebody has to look whether they are blocked
+        if self._lanes or self._grow():
+            self._ask_to_grow()
+
+    def _ask_to_grow(self) -> None:
+        """Every thread is busy and work waits: somebody has to look, soon, whether they are blocked.
+
+        Asked by whoever adds work and by the thread that has just taken some, or the last one to become busy would
+        not be seen by either.
+        """
+        lanes = list(self._lanes)
+        if not self._watched and len(lanes) < self._most and all(lane.since for lane in lanes):
+            self._watched = True
+            self._crowded()
 
     def grow(self) -> bool:
-        """Add threads if work waits while every thread is blocked; True if work waits and more could be added."""
+        """Add threads if work waits while every thread is blocked; True if work waits and more could be added.
+
+        Whoever gets True asks again soon; until then nobody needs to be asked to.
+        """
+        self._watched = False
+        self._watched = more = self._grow()
+        return more
+
+    def _grow(self) -> bool:
         waiting = self._ready.qsize()
         if not waiting:
             return False
@@ -87,6 +105,8 @@ class StepPool:
             if run is None:
                 break
             lane.run, lane.since = run, time.monotonic()
+            if self._ready.qsize():
+                self._ask_to_grow()
             self._perform(run)
             lane.run, lane.since = None, 0.0
         with self._lock:
