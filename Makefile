@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint unit test test-exhaustive demo bench clean
+.PHONY: help venv tools lint unit test test-exhaustive demo demo-engine bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,17 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# program:package of Debian. The tests compare what they unpack with what these make of it.
+TOOLS := umoci:umoci skopeo:skopeo zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl
+
+tools: ## the programs that the tests need, installed by apt-get if they are missing
+	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
+	for each in $(TOOLS); do command -v $${each%%:*} >/dev/null || missing="$$missing $${each##*:}"; done; \
+	if [ -n "$$missing" ]; then \
+		echo "installing$$missing"; \
+		apt-get update -qq && apt-get install -qq --yes --no-install-recommends $$missing >/dev/null; \
+	fi
+
 lint: venv ## style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -30,13 +41,16 @@ lint: venv ## style, types and the direction of imports
 unit: venv ## the tests of the pure core: seconds
 	$(BIN)/pytest tests/unit $(PYTEST_ARGS)
 
-test: lint ## lint and all tests but the exhaustive ones: minutes
+test: lint tools ## lint and all tests but the exhaustive ones: minutes
 	$(BIN)/pytest -n $(JOBS) $(PYTEST_ARGS)
 
-test-exhaustive: venv ## the tests that take many minutes
+test-exhaustive: venv tools ## the tests that take many minutes
 	$(BIN)/pytest -n $(JOBS) -m exhaustive --timeout 7200 $(PYTEST_ARGS)
 
-demo: venv ## a flow that is killed and goes on
+demo: venv ## an image processed, killed half-way, found again, and a hostile one refused
+	$(BIN)/python examples/image_demo.py
+
+demo-engine: venv ## a flow that is killed and goes on
 	$(BIN)/python examples/quickstart.py
 
 bench: venv ## measure the engine

@@ -1,6 +1,6 @@
 """Kill a worker in the middle of a job, start another, and look at what is left.
 
-    make demo
+    make demo-engine
 
 Works in a temporary directory, needs neither network nor root, takes a few seconds, and fails if a promise does.
 """

@@ -16,7 +16,7 @@ from holdfast.core.pipeline import Pipeline
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.errors import StoreCorrupt
-from holdfast.guard.check import check_quickly
+from holdfast.guard.check import check, check_quickly
 from holdfast.store.opening import open_store
 from holdfast.store.preparing import REQUEST_LIMIT
 
@@ -66,6 +66,10 @@ class Engine(Client):
     def queue(self, name: str, *, limit: int | None) -> None:
         """How many jobs of a queue may run at once, over all processes; an operator's setting stays above this."""
         self.store.set_queue(name, max_running=limit, actor=None)
+
+    def check(self, *, deep: bool = False) -> list[Finding]:
+        """Every finding about the database and every job in it; `deep` reads every page as well."""
+        return check(self.store, deep=deep)
 
     def refuse_broken_rules(self) -> None:
         """Raise StoreCorrupt if somebody has dropped or changed a rule that the database is to keep."""

@@ -191,13 +191,15 @@ class Client:
             predecessor=self._job_or_none(waits_for),
             queue=queue,
             queue_holders=holders,
-            live_flows=frozenset(
-                name for worker in self.store.workers() if self._is_live(worker) for name in worker.flows
-            ),
+            live_flows=frozenset(name for worker in self.live_workers() for name in worker.flows),
             tries_allowed=tries,
             now=self.store.now(),
         )
         return explain(facts)
+
+    def live_workers(self) -> list[WorkerRecord]:
+        """The workers that are there, as far as can be known from here."""
+        return [worker for worker in self.store.workers() if self._is_live(worker)]
 
     def _is_live(self, worker: WorkerRecord) -> bool:
         if is_dead(worker.worker_id, one_machine=self.store.one_machine):

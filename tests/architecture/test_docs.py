@@ -34,6 +34,8 @@ DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 FRAGMENTS_ALLOWED = 8
+PATIENCE = 300
+"""Seconds for one program: those with crashes in them sync hundreds of times, and the disk may be busy."""
 
 
 class Block(NamedTuple):
@@ -91,11 +93,12 @@ def run_python(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE,
         check=False,
     )
 
 
+@pytest.mark.timeout(2 * PATIENCE)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=name_of)
 def test_the_programs_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path) -> None:
     names = write_programs(page, tmp_path)
@@ -119,7 +122,7 @@ def test_fragments_are_few_and_are_python() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
-    known = {"python", "python no-run", "text", "text output", "sh", "mermaid", "ini", "sql", "json", ""}
+    known = {"python", "python no-run", "text", "text output", "sh", "mermaid", "ini", "sql", "json", "toml", ""}
 
     assert {block.info for block in blocks(page)} <= known
 
@@ -136,8 +139,10 @@ def commands(page: Path) -> Iterator[str]:
 
 def faults_of(command: str) -> list[str]:
     """What of a command line does not exist: a command, or an option."""
-    from holdfast.cli.main import holdfast
+    from holdfast.cli.main import extended
+    from holdfast_images.cli.main import EXTENSION
 
+    holdfast = extended(EXTENSION)
     words = shlex.split(command, comments=True)[1:]
     words = words[: words.index("|")] if "|" in words else words
     found: click.Command = holdfast

@@ -26,6 +26,16 @@ ESSENTIAL = {
         r"rows 201, lost 0, doubled 0",
         r"findings of a full check: 0",
     ],
+    "image_demo.py": [
+        r"unpack: begun\n  … killed with SIGKILL",
+        r"^snapshot  snap-demo at ",
+        r"^demo +file:///\S+ +completed +active ",
+        r"^stages: handoff$",
+        r"^in the snapshot: demo$",
+        r"^error +PATH_TRAVERSAL +rootfs/\.\./",
+        r"^\$ holdfast process-image --source \S+hostile.tar\n\(exit code 3,",
+        r"^\$ holdfast verify-system --deep\n\(exit code 0,",
+    ],
     "orders.py": [
         r"submitted twice with one key, the same job: True",
         r"A-1: charged 120, after 3 tries",

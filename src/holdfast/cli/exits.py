@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import TypeAlias
 
 from holdfast import errors
 
@@ -29,17 +30,22 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.OK: "done; for a check: nothing was found",
     ExitCode.FAILURE: "it failed, or the job waited for did not succeed",
     ExitCode.USAGE: "the command or its input is wrong; nothing was changed",
-    ExitCode.REFUSED: "reserved for input that a policy refuses (image manager)",
-    ExitCode.NOT_FOUND: "no such job or queue",
+    ExitCode.REFUSED: "a policy refuses the input: the image is not taken",
+    ExitCode.NOT_FOUND: "no such job, queue, image, snapshot or object",
     ExitCode.CONFLICT: "the job is not in a state that allows this, or somebody else was faster",
     ExitCode.STORE: "the database is missing, unavailable, read-only, damaged, foreign, too new or unsafe",
-    ExitCode.FINDINGS: "something was found: by check, repair, stalled, journal verify or flows plan",
+    ExitCode.FINDINGS: "something was found: by check, repair, stalled, flows plan, or a command that verifies",
     ExitCode.TIMEOUT: "the time given with --timeout was up before the job had ended",
     ExitCode.INTERRUPTED: "interrupted by a signal",
     ExitCode.PIPE: "whoever read stdout went away before all was written",
 }
 
-_CODES: Mapping[type[errors.HoldfastError], ExitCode] = {
+Codes: TypeAlias = Mapping[type[errors.HoldfastError], ExitCode]
+
+NO_CODES: Codes = {}
+NO_FACTS: Mapping[str, object] = {}
+
+_CODES: Codes = {
     errors.BadInput: ExitCode.USAGE,
     errors.NotFound: ExitCode.NOT_FOUND,
     errors.StateError: ExitCode.CONFLICT,
@@ -48,19 +54,27 @@ _CODES: Mapping[type[errors.HoldfastError], ExitCode] = {
 }
 
 
-def code_of(kind: type[errors.HoldfastError]) -> ExitCode:
-    """The exit code of a class of errors: that of its nearest ancestor in the table, else FAILURE."""
-    return next((_CODES[ancestor] for ancestor in kind.__mro__ if ancestor in _CODES), ExitCode.FAILURE)
+def code_of(kind: type[errors.HoldfastError], more: Codes = NO_CODES) -> ExitCode:
+    """The exit code of a class of errors: that of its nearest ancestor in the tables, else FAILURE."""
+    codes = {**_CODES, **more}
+    return next((codes[ancestor] for ancestor in kind.__mro__ if ancestor in codes), ExitCode.FAILURE)
 
 
 def tell(
-    kind: str, message: str, hint: str | None, code: ExitCode, *, as_json: bool, traceback: str | None = None
+    kind: str,
+    message: str,
+    hint: str | None,
+    code: ExitCode,
+    *,
+    as_json: bool,
+    traceback: str | None = None,
+    facts: Mapping[str, object] = NO_FACTS,
 ) -> ExitCode:
-    """Write an error to stderr and return its exit code."""
+    """Write an error to stderr and return its exit code; `facts` are for JSON only."""
     if as_json:
         import json  # noqa: PLC0415 - help and completion do without
 
-        content = {"type": kind, "message": message, "hint": hint, "exit_code": int(code)}
+        content = {"type": kind, "message": message, "hint": hint, "exit_code": int(code), **facts}
         if traceback is not None:
             content["traceback"] = traceback
         text = json.dumps({"error": content}, ensure_ascii=False)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import click
 
 from holdfast.cli.command import Entry, LazyGroup
-from holdfast.cli.exits import ExitCode, code_of, tell
-from holdfast.cli.settings import Settings
+from holdfast.cli.exits import NO_CODES, NO_FACTS, Codes, ExitCode, code_of, tell
+from holdfast.cli.extension import Extension
+from holdfast.cli.settings import GlobalOption, Settings
 from holdfast.errors import HoldfastError
 
 COMPLETION = "_HOLDFAST_COMPLETE"
@@ -52,35 +53,47 @@ def holdfast() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def extended(extension: Extension) -> LazyGroup:
+    """The command with what another package adds to it."""
+    options = [each for each in holdfast.params if not isinstance(each, GlobalOption)]
+    entries = {**extension.entries, **_ENTRIES}
+    settings = {"help_option_names": ["-h", "--help"]}
+    return LazyGroup("holdfast", entries=entries, help=extension.about, params=options, context_settings=settings)
+
+
+def main(arguments: Sequence[str] | None = None, *, extension: Extension | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is told without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    settings = Settings()
+    settings, command, codes = Settings(), holdfast, NO_CODES
+    if extension is not None:
+        settings = Settings(keys=extension.keys, default_app=extension.default_app)
+        command, codes = extended(extension), extension.codes
     _survive_odd_characters()
     try:
-        code = _run(words, settings)
+        code = _run(command, words, settings)
         sys.stdout.flush()
         return code
     except BaseException as error:
-        return int(_told(error, as_json=settings.json or "--json" in words))
+        return int(_told(error, codes, as_json=settings.json or "--json" in words))
 
 
-def _run(words: list[str], settings: Settings) -> int:
+def _run(command: click.Group, words: list[str], settings: Settings) -> int:
     if COMPLETION in os.environ:
-        holdfast.main(args=words, prog_name="holdfast", complete_var=COMPLETION)
+        command.main(args=words, prog_name="holdfast", complete_var=COMPLETION)
     # Not by click's main(), which makes a broken pipe look like any failure.
     try:
-        with holdfast.make_context("holdfast", words, obj=settings) as context:
-            return int(holdfast.invoke(context) or ExitCode.OK)
+        with command.make_context("holdfast", words, obj=settings) as context:
+            return int(command.invoke(context) or ExitCode.OK)
     except click.exceptions.Exit as end:
         return end.exit_code
 
 
-def _told(error: BaseException, *, as_json: bool) -> ExitCode:
+def _told(error: BaseException, codes: Codes, *, as_json: bool) -> ExitCode:
     name = type(error).__name__
     match error:
         case HoldfastError():
-            return tell(name, str(error), error.hint, code_of(type(error)), as_json=as_json)
+            facts = getattr(error, "facts", NO_FACTS)
+            return tell(name, str(error), error.hint, code_of(type(error), codes), as_json=as_json, facts=facts)
         case click.ClickException():
             context = getattr(error, "ctx", None)
             hint = f"see: {context.command_path} --help" if context else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +19,13 @@ from holdfast.errors import SettingsError, StoreCorrupt, StoreError, StoreReadOn
 from holdfast.store.opening import database_path, open_store
 from holdfast.store.protocol import Store
 from holdfast.store.sqlite.database import translate
+
+
+class App(NamedTuple):
+    """What a worker runs, and how many jobs of a queue at once unless an operator has said otherwise."""
+
+    flows: list[Flow[Any, Any]]
+    queue_limits: Mapping[str, int] = {}
 
 
 @contextmanager
@@ -53,9 +61,19 @@ def opened_client(
 
 def app_flows(settings: Settings) -> list[Flow[Any, Any]]:
     """The flows of the app, which this command cannot do without."""
-    if settings.app is None:
+    return app_of(settings).flows
+
+
+def app_of(settings: Settings) -> App:
+    """The app of the settings, or the default one of whoever has extended the command."""
+    if settings.app is not None:
+        return App(load_flows(settings.app))
+    if settings.default_app is None:
         raise SettingsError("no app is given", hint="say where the flows are: --app module:object, or HOLDFAST_APP")
-    return load_flows(settings.app)
+    module, _, function = settings.default_app.partition(":")
+    app = getattr(importlib.import_module(module), function)(settings)
+    assert isinstance(app, App)
+    return app
 
 
 def database_file(settings: Settings) -> Path | None:

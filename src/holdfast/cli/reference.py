@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -13,14 +13,14 @@ from holdfast.cli.main import holdfast
 from holdfast.cli.settings import GlobalOption
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
+def commands(root: click.Command = holdfast) -> Iterator[tuple[str, click.Command]]:
     """Every command and group with its full name, in the order of the help."""
-    yield from _below(click.Context(holdfast, info_name="holdfast"), "holdfast")
+    yield from _below(click.Context(root, info_name="holdfast"), "holdfast")
 
 
-def reference() -> str:
+def reference(found: Iterable[tuple[str, click.Command]] | None = None) -> str:
     """A section for each command: what it promises, its usage, its own options."""
-    return "\n".join(line for name, command in commands() for line in _section(name, command))
+    return "\n".join(line for name, command in found or commands() for line in section(name, command))
 
 
 def option_lines(command: click.Command, *, shared: bool) -> Iterator[str]:
@@ -55,7 +55,8 @@ def _below(context: click.Context, name: str) -> Iterator[tuple[str, click.Comma
             yield from _below(click.Context(command, info_name=each, parent=context), f"{name} {each}")
 
 
-def _section(name: str, command: click.Command) -> Iterator[str]:
+def section(name: str, command: click.Command) -> Iterator[str]:
+    """One command, as Markdown."""
     yield f"## {name}\n"
     yield f"{_unwrapped(command.help or '')}\n"
     if not isinstance(command, click.Group):

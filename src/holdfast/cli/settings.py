@@ -3,54 +3,81 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from holdfast.cli.config import read_config
 from holdfast.errors import SettingsError
 
 ACTOR_LIMIT = 200
 
 
 class Settings:
-    """The settings every command understands. The command line is stronger than the environment."""
+    """The settings every command understands. The command line is stronger than the environment, that than the file."""
 
-    def __init__(self) -> None:
-        self.state: str | None = None
-        self.store: str | None = None
-        self.app: str | None = None
-        self.log_format = "text"
+    def __init__(self, *, keys: frozenset[str] = frozenset(), default_app: str | None = None) -> None:
         self.json = False
         self.verbosity = 0
-        self._actor: str | None = None
+        self.default_app = default_app
+        self._keys = keys
+        self._given: dict[str, str] = {}
         self._sources: dict[str, ParameterSource] = {}
+        self._file: Mapping[str, Any] | None = None
 
     def take(self, name: str, value: Any, source: ParameterSource) -> None:
         """Remember a value that was given."""
         if name in ("verbose", "quiet"):
             self.verbosity += value if name == "verbose" else -value
-        elif name == "actor":
-            self._actor = checked_actor(value)
+        elif name == "json":
+            self.json = value
         else:
-            setattr(self, name, value)
-        self._sources[name] = source
+            self._given[name] = checked_actor(value) if name == "actor" else value
+            self._sources[name] = source
+
+    @property
+    def file(self) -> Mapping[str, Any]:
+        """What the settings file says, read when it is first asked for."""
+        if self._file is None:
+            self._file = read_config(self._given.get("config"), more=self._keys)
+        return self._file
+
+    @property
+    def app(self) -> str | None:
+        """Where the flows are defined."""
+        return self._setting("app")
+
+    @property
+    def log_format(self) -> str:
+        """text or json"""
+        return self._setting("log_format") or "text"
 
     @property
     def actor(self) -> str:
         """Who is named in the journal."""
-        return self._actor or default_actor()
+        given = self._setting("actor")
+        return checked_actor(given) if given is not None else default_actor()
 
     @property
     def place(self) -> str:
         """Where the database is: a URL, or a directory."""
-        if self.state is not None and self.store is not None:
-            if self._sources["state"] is self._sources["store"]:
-                raise SettingsError("both --state and --store are given", hint="give one of them")
-            if self._sources["state"] is ParameterSource.COMMANDLINE:
-                return self.state
-        return self.store or self.state or default_state()
+        for source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
+            given = [self._given[name] for name in ("state", "store") if self._sources.get(name) is source]
+            if given:
+                return _only(given)
+        in_file = [self.file[name] for name in ("state", "store") if name in self.file]
+        return _only(in_file) if in_file else default_state()
+
+    def _setting(self, name: str) -> str | None:
+        return self._given.get(name) or self.file.get(name)
+
+
+def _only(given: list[str]) -> str:
+    if len(given) > 1:
+        raise SettingsError("both --state and --store are given", hint="give one of them")
+    return given[0]
 
 
 def default_state() -> str:
@@ -111,6 +138,7 @@ _OPTIONS = (
     _option("--state", metavar="DIR", envvar="HOLDFAST_STATE", help="The state directory: holdfast.db is in it."),
     _option("--store", metavar="URL", envvar="HOLDFAST_STORE", help="The store by its URL, instead of --state."),
     _option("--app", metavar="MODULE:OBJECT", envvar="HOLDFAST_APP", help="Where the flows are defined."),
+    _option("--config", metavar="FILE", envvar="HOLDFAST_CONFIG", help="The settings file."),
     _option("--actor", metavar="NAME", envvar="HOLDFAST_ACTOR", help="Who you are, for the journal."),
     _option(
         "--log-format",

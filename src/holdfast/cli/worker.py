@@ -14,7 +14,7 @@ from holdfast import logs
 from holdfast.app import Engine
 from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.opening import app_flows, opened
+from holdfast.cli.opening import app_of, opened
 from holdfast.cli.output import print_json
 from holdfast.cli.service import Rounds, StopSignals, notify_service_manager, wait_until_idle
 from holdfast.cli.settings import Settings
@@ -134,19 +134,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def worker(settings: Settings, /, **given: object) -> int:
     """Run jobs until stopped.
 
-    Needs --app. SIGTERM or SIGINT stops it cleanly: steps reach a safe point, the rest is given back and costs no
-    attempt. A second signal ends it at once; others then take over what it held.
+    Runs the flows of --app. SIGTERM or SIGINT stops it cleanly: steps reach a safe point, the rest is given back and
+    costs no attempt. A second signal ends it at once; others then take over what it held.
     """
     options = msgspec.convert(given, Options)
     limits = [_limit_of(text) for text in options.queue_limit]
     logs.configure(settings.log_format, level=_level(settings))
     # After each statement the writer has to get the interpreter back; the default of 5 ms would be its latency.
     sys.setswitchinterval(SWITCH_INTERVAL)
-    flows = app_flows(settings)
+    app = app_of(settings)
     with StopSignals() as signals, opened(settings, create=True, synchronous=options.sync.upper()) as store:
-        engine = Engine(store, flows, actor=settings.actor)
+        engine = Engine(store, app.flows, actor=settings.actor)
         engine.refuse_broken_rules()
-        for name, limit in limits:
+        for name, limit in [*app.queue_limits.items(), *limits]:
             engine.queue(name, limit=limit)
         _serve(settings, options, store, engine, signals)
     return ExitCode.OK

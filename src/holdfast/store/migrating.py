@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
+from importlib import import_module
+from pathlib import Path
 
 import msgspec
 
@@ -26,7 +27,7 @@ class Migration(msgspec.Struct, frozen=True):
 def load_migrations(package: str) -> Sequence[Migration]:
     """The migrations in a package's `migrations` folder, in order, numbered from 1 without gaps."""
     found = []
-    for file in resources.files(package).joinpath("migrations").iterdir():
+    for file in _folder(package).joinpath("migrations").iterdir():
         match = _FILE.fullmatch(file.name)
         if match:
             found.append(Migration(int(match["version"]), match["name"], file.read_text(encoding="utf-8")))
@@ -45,3 +46,8 @@ def pending(migrations: Sequence[Migration], applied: int, where: str) -> Sequen
             hint="upgrade Holdfast on this machine; the database was left as it is",
         )
     return migrations[applied:]
+
+
+def _folder(package: str) -> Path:
+    # Not by importlib.resources, which takes as long to import as the store itself.
+    return Path(import_module(package).__path__[0])

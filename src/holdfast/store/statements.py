@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import resources
+from importlib import import_module
+from pathlib import Path
 
 _HEADER = re.compile(r"^-- name: (?P<name>[a-z_]+)$", re.MULTILINE)
 
@@ -13,7 +14,7 @@ _HEADER = re.compile(r"^-- name: (?P<name>[a-z_]+)$", re.MULTILINE)
 @cache
 def load_statements(package: str, file: str = "queries.sql") -> Mapping[str, str]:
     """name → statement, without the comment lines that give its reason."""
-    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    text = _folder(package).joinpath(file).read_text(encoding="utf-8")
     return dict(_split(text))
 
 
@@ -23,3 +24,8 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
         body = text[header.end() : following.start() if following else len(text)]
         lines = [line for line in body.splitlines() if not line.startswith("--")]
         yield header["name"], "\n".join(lines).strip().rstrip(";")
+
+
+def _folder(package: str) -> Path:
+    # Not by importlib.resources, which takes as long to import as the store itself.
+    return Path(import_module(package).__path__[0])

@@ -1,0 +1,210 @@
+"""The bytes of an archive, decompressed as they are read, whatever they were compressed with; bombs are cut off."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+
+from holdfast_images.archive.entry import Limits
+from holdfast_images.archive.inflating import GzipSource, Source, ZstdSource
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.errors import ImageRefused
+
+BLOCK = 512
+BUFFER = 256 << 10
+"""Small enough to stay in the processor's cache: larger ones were slower."""
+RATIO_FROM = 64 << 20
+"""A small archive may well be all zeros."""
+HEADERS_PER_ENTRY = 16 << 10
+"""What names, extension headers and padding may add to the content in the decompressed stream."""
+
+_FOREIGN = {
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x5d\0\0": "lzma",
+    b"\x1f\x9d": "compress",
+    b"\x1f\xa0": "compress",
+    b"LZIP": "lzip",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+
+
+def open_stream(fd: int, *, limits: Limits, start: int = 0, length: int | None = None) -> Stream:
+    """The content of the window [start, start + length) of the file, decompressed if its first bytes say so."""
+    available = max(0, os.fstat(fd).st_size - start)
+    length = available if length is None else length
+    if length > available:
+        raise ImageRefused(Reason.TRUNCATED, f"{length} bytes were expected, {available} are there")
+    if length > limits.image_bytes:
+        raise ImageRefused(Reason.IMAGE_TOO_LARGE, f"it has {length} bytes, an image may have {limits.image_bytes}")
+    kind = _compression(os.pread(fd, min(8, length), start))
+    if kind == "none":
+        return Stream(fd, start, length)
+    source: Source = GzipSource(fd, start, length) if kind == "gzip" else ZstdSource(fd, start, length)
+    return CompressedStream(source, kind, limits)
+
+
+def _compression(beginning: bytes) -> str:
+    if beginning.startswith(b"\x1f\x8b"):
+        return "gzip"
+    # The second is a skippable frame, with which a zstd file may begin.
+    if beginning.startswith(b"\x28\xb5\x2f\xfd") or (beginning[1:4] == b"\x2a\x4d\x18" and beginning[0] >> 4 == 5):
+        return "zstd"
+    for magic, name in _FOREIGN.items():
+        if beginning.startswith(magic):
+            raise ImageRefused(
+                Reason.UNSUPPORTED_COMPRESSION,
+                f"it is compressed by {name}",
+                offset=0,
+                hint="compress the archive by gzip or zstd",
+            )
+    return "none"
+
+
+class Stream:
+    """An archive that is not compressed: blocks are handed out by index into a buffer, skipped content is not read.
+
+    The buffer begins and ends at multiples of 512 bytes or at the end of the stream, so no block is ever split.
+    """
+
+    compression = "none"
+
+    def __init__(self, fd: int, start: int, length: int) -> None:
+        self._fd = fd
+        self._start = start
+        self.length: int | None = length
+        """None if only reading it through can tell."""
+        # Page-aligned: the kernel copies into it twice as fast.
+        self.buffer = memoryview(mmap.mmap(-1, BUFFER))
+        self.base = 0
+        """Where in the stream the buffer begins."""
+        self._next = 0
+        self._end = 0
+
+    @property
+    def position(self) -> int:
+        """How many bytes of the stream have been handed out or skipped."""
+        return self.base + self._next
+
+    def block(self, skip: int = 0) -> int:
+        """Leave out `skip` bytes and hand out 512: their index in `buffer`, or -1 at the end of the stream."""
+        index = self._next + skip
+        if index + BLOCK <= self._end:
+            self._next = index + BLOCK
+            return index
+        self.skip(skip)
+        if self._next == self._end and not self._fill():
+            return -1
+        if self._end - self._next < BLOCK:
+            raise ImageRefused(
+                Reason.TRUNCATED, "it ends in the middle of a block", offset=self.base + self._end, hint=AGAIN
+            )
+        self._next += BLOCK
+        return self._next - BLOCK
+
+    def chunk(self, limit: int) -> memoryview:
+        """Some of the next bytes, at most `limit`, none only at the end; valid until the next call."""
+        if self._next == self._end:
+            self._fill()
+        begin = self._next
+        self._next = min(self._end, begin + limit)
+        return self.buffer[begin : self._next]
+
+    def skip(self, count: int) -> None:
+        """Leave out bytes; they must be there."""
+        if count <= self._end - self._next:
+            self._next += count
+        else:
+            self._jump(count)
+
+    def close(self) -> None:
+        """Give back what it holds; the descriptor stays open."""
+
+    def _jump(self, count: int) -> None:
+        target = self.position + count
+        assert self.length is not None
+        if target > self.length:
+            raise ImageRefused(Reason.TRUNCATED, "it ends in the middle of content", offset=self.length, hint=AGAIN)
+        self.base = target
+        self._next = self._end = 0
+
+    def _fill(self) -> int:
+        """Replace the used-up buffer by what comes next; 0 at the end."""
+        assert self.length is not None
+        self.base += self._end
+        self._next = self._end = 0
+        wanted = min(BUFFER, self.length - self.base)
+        while self._end < wanted:
+            got = os.preadv(self._fd, [self.buffer[self._end : wanted]], self._start + self.base + self._end)
+            if got == 0:
+                raise ImageRefused(Reason.TRUNCATED, "the file became shorter while it was read", hint=AGAIN)
+            self._end += got
+        return self._end
+
+
+AGAIN = "the file is not whole: download or make it again"
+
+
+class CompressedStream(Stream):
+    """A compressed archive. Judges, as it goes, how much comes out of how little."""
+
+    def __init__(self, source: Source, compression: str, limits: Limits) -> None:
+        super().__init__(-1, 0, 0)
+        self.compression = compression
+        self.length = None
+        self._source = source
+        self._most = limits.total_bytes + (limits.entries + 2) * HEADERS_PER_ENTRY
+        self._ratio = limits.ratio
+        self._refill: Callable[[], int] = self._first_fill
+
+    def _jump(self, count: int) -> None:
+        while count > self._end - self._next:
+            count -= self._end - self._next
+            if not self._fill():
+                raise ImageRefused(
+                    Reason.TRUNCATED, "it ends in the middle of content", offset=self.position, hint=AGAIN
+                )
+        self._next += count
+
+    def _fill(self) -> int:
+        return self._refill()
+
+    def _first_fill(self) -> int:
+        filled = self._further_fill()
+        self._refill = self._further_fill
+        try:
+            nested = _compression(bytes(self.buffer[: min(8, filled)]))
+        except ImageRefused as foreign:
+            nested = foreign.detail.rpartition(" ")[2]
+        if nested != "none":
+            raise ImageRefused(
+                Reason.NESTED_COMPRESSION,
+                f"there is {nested} inside the {self.compression}",
+                offset=0,
+                hint="compress the archive once",
+            )
+        return filled
+
+    def _further_fill(self) -> int:
+        self.base += self._end
+        self._next = self._end = 0
+        while self._end < BUFFER:
+            got = self._source.readinto(self.buffer[self._end :])
+            if got == 0:
+                break
+            self._end += got
+        self._judge(self.base + self._end)
+        return self._end
+
+    def _judge(self, produced: int) -> None:
+        if produced > self._most:
+            raise ImageRefused(
+                Reason.DECOMPRESSION_BOMB, f"it expands to more than {self._most} bytes", offset=produced
+            )
+        if produced > RATIO_FROM and produced > self._ratio * self._source.consumed:
+            raise ImageRefused(
+                Reason.DECOMPRESSION_BOMB,
+                f"{self._source.consumed} bytes expand to {produced}, more than {self._ratio} times as much",
+                offset=produced,
+            )

@@ -1,0 +1,213 @@
+"""From an archive to a tree: each entry is read, judged and written, by the one parser and the one judge."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NoReturn
+
+from holdfast_images.archive import confining
+from holdfast_images.archive.compression import Stream, open_stream
+from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
+from holdfast_images.archive.images import Image, Progress, open_image, verify_contents
+from holdfast_images.archive.layers import LayeredTree, make_root
+from holdfast_images.archive.layout_reasons import LayoutReason
+from holdfast_images.archive.names import printable
+from holdfast_images.archive.reading import TarReader
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.rules import Judge, Verdict
+from holdfast_images.archive.tree import Attributes, Tree
+from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
+
+ROOT = b"rootfs"
+"""Where layers are applied; a plain tar brings its own."""
+WARNINGS = 200
+"""Told at most."""
+
+_REFUSED_BY_KERNEL = {
+    errno.ENAMETOOLONG: (Reason.NAME_TOO_LONG, "the file system cannot keep so long a name"),
+    errno.EFBIG: (Reason.FILE_TOO_LARGE, "the file is larger than a file may be"),
+    errno.EMLINK: (Reason.TOO_MANY_LINKS, "the file system cannot count so many names of one file"),
+}
+
+
+def extract(
+    archive: int,
+    target: int,
+    *,
+    spool: int,
+    policy: Policy,
+    limits: Limits,
+    keep_setuid: bool,
+    keep_owner: bool,
+    progress: Progress,
+) -> Extracted:
+    """Extract the archive below the empty directory `target`, and sync it.
+
+    Crash: what was written stays, and is never completed later; only what this returns may be believed.
+    """
+    image = open_image(archive, spool=spool, limits=limits)
+    verify_contents(image, limits, all_layers=False)
+    confining.limit_file_size(limits.file_bytes)
+    work = Extraction(policy, limits, keep_setuid=keep_setuid, progress=progress)
+    work.warn(*image.findings)
+    if image.form == "tar":
+        tree = Tree(target, depth=limits.depth, keep_owner=keep_owner)
+        stream = open_stream(archive, limits=limits)
+        try:
+            work.write(stream, tree)
+        finally:
+            stream.close()
+        work.finish(tree)
+    else:
+        _apply_layers(image, target, work, limits=limits, keep_owner=keep_owner)
+    return work.extracted()
+
+
+def _apply_layers(image: Image, target: int, work: Extraction, *, limits: Limits, keep_owner: bool) -> None:
+    root = make_root(target, ROOT)
+    tree = LayeredTree(root, depth=limits.depth, keep_owner=keep_owner)
+    for layer in image.layers:
+        tree.begin_layer()
+        stream = image.open_layer(layer, limits)
+        try:
+            work.write(stream, tree, layer=layer.name)
+        finally:
+            stream.close()
+    work.finish(tree)
+    os.close(root)
+
+
+class Extraction:
+    """What one extraction has done so far, over all layers."""
+
+    def __init__(self, policy: Policy, limits: Limits, *, keep_setuid: bool, progress: Progress) -> None:
+        self._policy = policy
+        self._limits = limits
+        self._keep_setuid = keep_setuid
+        self._progress = progress
+        self._entries = 0
+        self._files = 0
+        self._bytes = 0
+        self._warnings: list[Finding] = []
+
+    def write(self, stream: Stream, tree: Tree, *, layer: str = "") -> None:
+        """Write every entry of a tar; the first that breaks a rule ends it."""
+        judge = Judge(self._policy, self._limits, keep_setuid=self._keep_setuid, layer=bool(layer))
+        reader = TarReader(stream, self._limits)
+        total = stream.length or 0
+        # What the layers before have left of the limits; the judge and the reader know only their own.
+        entries_left = self._limits.entries - self._entries
+        bytes_left = self._limits.total_bytes - self._bytes
+        entries = files = size = 0
+        entry: Entry | None = None
+        try:
+            for entry in reader:
+                verdict = judge.judge(entry)
+                if verdict.findings:
+                    self._heed(verdict.findings, layer)
+                entries += 1
+                if entry.kind is not Kind.DIRECTORY:
+                    files += 1
+                    size += entry.size
+                if entries > entries_left or size > bytes_left:
+                    self._refuse_excess(too_many=entries > entries_left)
+                if not verdict.left_out:
+                    _write(tree, entry, verdict, reader)
+                if not entries & 31 or entry.size > 1 << 20:
+                    self._progress(stream.position, total, self._entries + entries)
+            entry = None
+            self._heed(judge.finish(), layer)
+        except OSError as error:
+            raise _failure(error, entry) from error
+        except ImageRefused as refused:
+            raise _located(refused, entry, layer) from None
+        self._entries += entries
+        self._files += files
+        self._bytes += size
+
+    def finish(self, tree: Tree) -> None:
+        """Everything written is as it should be and on the disk."""
+        try:
+            tree.finish()
+        except OSError as error:
+            raise _failure(error, None) from error
+        if tree.owners_lost:
+            detail = f"{tree.owners_lost} entries belong to the user who extracted them"
+            self.warn(_warning(LayoutReason.OWNER_NOT_KEPT, detail))
+        if tree.xattrs_lost:
+            detail = f"{tree.xattrs_lost} extended attributes could not be set here"
+            self.warn(_warning(LayoutReason.XATTR_NOT_KEPT, detail))
+
+    def warn(self, *findings: Finding) -> None:
+        """Keep what is to be told, up to a limit."""
+        self._warnings.extend(findings[: max(0, WARNINGS - len(self._warnings))])
+
+    def extracted(self) -> Extracted:
+        """What was made. A file that a later layer replaced counts twice: it was written twice."""
+        return Extracted(file_count=self._files, total_bytes=self._bytes, warnings=tuple(self._warnings))
+
+    def _heed(self, findings: tuple[Finding, ...], layer: str) -> None:
+        for finding in findings:
+            if finding.severity is Severity.ERROR:
+                where = f"{layer}:{finding.path}" if layer else finding.path
+                raise ImageRefused(finding.code, finding.detail, entry=where, offset=finding.offset)
+        self.warn(*findings)
+
+    def _refuse_excess(self, *, too_many: bool) -> NoReturn:
+        if too_many:
+            raise ImageRefused(Reason.TOO_MANY_ENTRIES, f"there are more than {self._limits.entries} entries")
+        raise ImageRefused(Reason.TOTAL_SIZE, f"the files have more than {self._limits.total_bytes} bytes together")
+
+
+def _write(tree: Tree, entry: Entry, verdict: Verdict, reader: TarReader) -> None:
+    path = verdict.path
+    kind = entry.kind
+    if verdict.whiteout:
+        assert isinstance(tree, LayeredTree)
+        tree.hide(path)
+    elif kind is Kind.FILE:
+        attributes = Attributes(verdict.mode, entry.uid, entry.gid, verdict.mtime_ns, verdict.xattrs)
+        tree.add_file(path, attributes, entry.size, reader.body(), entry.sparse)
+    elif kind is Kind.HARDLINK:
+        tree.add_hardlink(path, verdict.link)
+    elif kind is Kind.DIRECTORY:
+        attributes = Attributes(verdict.mode, entry.uid, entry.gid, verdict.mtime_ns, verdict.xattrs)
+        tree.add_directory(path, attributes)
+    elif kind is Kind.SYMLINK:
+        attributes = Attributes(verdict.mode, entry.uid, entry.gid, verdict.mtime_ns, verdict.xattrs)
+        tree.add_symlink(path, attributes, entry.linkname)
+    else:
+        raise ImageRefused(Reason.UNSUPPORTED_TYPE, "nothing but files, directories and links is ever made")
+
+
+def _failure(error: OSError, entry: Entry | None) -> Exception:
+    """What a failed system call means for the image."""
+    name = printable(entry.name) if entry else "the whole tree"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(
+            f"no space left for {name}: {error.strerror}",
+            hint="make the device or the pool larger, or free some inodes",
+        )
+    if error.errno in _REFUSED_BY_KERNEL:
+        code, detail = _REFUSED_BY_KERNEL[error.errno]
+        return ImageRefused(code, detail, entry=name, offset=entry.offset if entry else None)
+    return TryAgain(f"{name} could not be written: {error.strerror}", hint="look at the kernel's log for disk errors")
+
+
+def _located(refused: ImageRefused, entry: Entry | None, layer: str) -> ImageRefused:
+    """The same, with the entry at which it happened."""
+    if refused.offset is not None or entry is None:
+        return refused
+    name = printable(entry.name)
+    return ImageRefused(
+        refused.code,
+        refused.detail,
+        entry=f"{layer}:{name}" if layer else name,
+        offset=entry.offset,
+        hint=refused.hint,
+    )
+
+
+def _warning(code: str, detail: str) -> Finding:
+    return Finding(code=code, severity=Severity.WARNING, path="", offset=None, detail=detail)

@@ -1,0 +1,135 @@
+"""One header block of 512 bytes: its layout, its checksum and its numbers. Pure, and strict where readers disagree."""
+
+from __future__ import annotations
+
+import struct
+from zlib import adler32
+
+from holdfast_images.archive.entry import Kind
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.errors import ImageRefused
+
+BLOCK = 512
+LAYOUT = struct.Struct("100s24s12s12s8sc100s8s80x155s12s")
+"""name, (mode, uid, gid), size, mtime, checksum, type, link name, (magic, version), (names, device), prefix, rest."""
+PLAIN_LAYOUT = struct.Struct("100s24s24s8sc108s80x167s")
+"""The same block in fewer pieces: name, owner, (size, mtime), checksum, type, (link name, magic), (prefix, rest)."""
+DEVICE = slice(329, 345)
+"""Major and minor number of a device node, eight bytes each."""
+
+POSIX = b"ustar\x0000"
+GNU = b"ustar  \0"
+V7 = bytes(8)
+NO_PREFIX = bytes(155)
+NO_REST = bytes(12)
+PLAIN_MIDDLES = frozenset((bytes(100) + POSIX, bytes(100) + GNU))
+PLAIN_END = bytes(167)
+
+KINDS: dict[bytes, Kind] = {
+    b"\0": Kind.FILE,
+    b"0": Kind.FILE,
+    b"1": Kind.HARDLINK,
+    b"2": Kind.SYMLINK,
+    b"3": Kind.CHARACTER_DEVICE,
+    b"4": Kind.BLOCK_DEVICE,
+    b"5": Kind.DIRECTORY,
+    b"6": Kind.FIFO,
+    b"S": Kind.FILE,
+}
+FORMAT_BITS: dict[Kind, int] = {
+    Kind.FILE: 0o100000,
+    Kind.HARDLINK: 0o100000,
+    Kind.SYMLINK: 0o120000,
+    Kind.CHARACTER_DEVICE: 0o020000,
+    Kind.BLOCK_DEVICE: 0o060000,
+    Kind.DIRECTORY: 0o040000,
+    Kind.FIFO: 0o010000,
+}
+"""Some writers put st_mode into the header, type and all."""
+
+_OCTAL = b"01234567"
+_LARGEST = 1 << 63
+NOBODY = (1 << 32) - 1
+"""As an owner this number means "leave as it is" to chown."""
+
+
+def checksum(block: memoryview) -> int:
+    """The sum of the block's bytes, with the checksum field read as spaces, as the field should say it."""
+    # The low half of Adler-32 is one more than the sum of the bytes as long as that is below 65,521: it is exact for
+    # 256 bytes at a time, and ten times as fast as sum().
+    total = (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - (adler32(block[148:156]) & 0xFFFF)
+    return total - 1 + 8 * 32
+
+
+def is_checksum(field: bytes, total: int) -> bool:
+    """Does the checksum field say this sum?"""
+    if field == b"%06o\0 " % total:
+        return True
+    try:
+        return number(field) == total and field[0] < 128
+    except ImageRefused:
+        return False
+
+
+def number(field: bytes, *, negative: bool = False) -> int:
+    """The number in a field: octal digits, then only spaces and NULs; or base-256. Everything else is refused."""
+    if field[0] >= 128:
+        return _base_256(field, negative=negative)
+    digits = field.rstrip(b"\0 ")
+    if not digits:
+        # Blank means zero to every reader, but some stumble over spaces.
+        if field.strip(b"\0"):
+            raise ImageRefused(Reason.BAD_NUMBER, f"a numeric field holds {field!r}")
+        return 0
+    if digits.strip(_OCTAL):
+        raise ImageRefused(
+            Reason.BAD_SIZE if digits[:1] == b"-" else Reason.BAD_NUMBER, f"a numeric field holds {field!r}"
+        )
+    return int(digits, 8)
+
+
+def _base_256(field: bytes, *, negative: bool) -> int:
+    # Readers agree about 0x80 and 0xff in front and about nothing between.
+    if field[0] == 0x80:
+        value = int.from_bytes(field[1:], "big")
+    elif field[0] == 0xFF:
+        value = int.from_bytes(field, "big", signed=True)
+    else:
+        raise ImageRefused(Reason.BAD_NUMBER, f"a numeric field begins with the byte {field[0]:#x}")
+    if value >= _LARGEST or (value < 0 and not negative) or value < -_LARGEST:
+        raise ImageRefused(Reason.BAD_SIZE, f"a numeric field holds {value}")
+    return value
+
+
+def text(field: bytes) -> bytes:
+    """The name in a field. What some readers would cut off at a NUL is refused."""
+    value = field.rstrip(b"\0")
+    if b"\0" in value:
+        raise ImageRefused(Reason.NUL_IN_NAME, f"the name {value!r} goes on after a NUL byte")
+    return value
+
+
+def owner(field: bytes, kind: Kind) -> tuple[int, int, int]:
+    """Mode, uid and gid from their 24 bytes; the type bits that some writers add must be those of the entry."""
+    mode = number(field[:8])
+    if mode > 0o7777:
+        if mode & ~0o7777 != FORMAT_BITS[kind]:
+            raise ImageRefused(Reason.BAD_HEADER, f"the mode {mode:o} is that of another type of entry")
+        mode &= 0o7777
+    return mode, whose(number(field[8:16])), whose(number(field[16:24]))
+
+
+def whose(value: int) -> int:
+    """A uid or gid that a file can have."""
+    if value >= NOBODY:
+        raise ImageRefused(Reason.BAD_OWNER, f"{value} is not the number of a user or group")
+    return value
+
+
+def unused_is_empty(magic: bytes, kind: bytes, prefix: bytes, rest: bytes) -> bool:
+    """Is there nothing where the form has no field? GNU keeps times and sparse maps where POSIX has the prefix."""
+    if magic == POSIX:
+        return rest == NO_REST  # star keeps its own trailer there, and times inside the prefix
+    if kind == b"S":
+        return prefix[:41] == NO_PREFIX[:41]
+    return prefix == NO_PREFIX and rest == NO_REST

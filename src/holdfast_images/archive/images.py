@@ -1,0 +1,173 @@
+"""What kind of archive it is: a plain tar of a root file system, an OCI layout, or what docker save makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast_images.archive.compression import Stream, open_stream
+from holdfast_images.archive.entry import Finding, Limits, Policy, Report, Severity
+from holdfast_images.archive.inspecting import Findings, inspect_tar, refusal
+from holdfast_images.archive.layout_reasons import LayoutReason
+from holdfast_images.archive.manifests import Layer, Selected, host_architecture, select_docker, select_oci
+from holdfast_images.archive.members import Members, index_members, is_member_name, spool_whole
+from holdfast_images.archive.names import components
+from holdfast_images.archive.reading import TarReader
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.errors import ImageRefused
+
+Progress = Callable[[int, int, int], None]
+"""Called with the bytes done, the bytes in all (0: unknown) and the entries so far."""
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive whose form is known and, if it has layers, whose documents and stored layers have been verified."""
+
+    form: str
+    compression: str
+    fd: int
+    """Where the layers lie: the archive, or its decompressed copy."""
+    layers: tuple[Layer, ...] = ()
+    """None in a plain tar."""
+    findings: tuple[Finding, ...] = ()
+
+    def open_layer(self, layer: Layer, limits: Limits) -> Stream:
+        """The layer's content, compressed as its media type says."""
+        stream = open_stream(self.fd, limits=limits, start=layer.member.start, length=layer.member.size)
+        if layer.compression not in {None, stream.compression}:
+            stream.close()
+            raise ImageRefused(
+                LayoutReason.UNSUPPORTED_MEDIA_TYPE,
+                f"{layer.name} should be compressed by {layer.compression}, and is by {stream.compression}",
+            )
+        return stream
+
+
+def open_image(archive: int, *, spool: int, limits: Limits) -> Image:
+    """Recognise the archive by its entries; `spool` is an empty file for a decompressed copy, if one is needed."""
+    stream = open_stream(archive, limits=limits)
+    compression = stream.compression
+    try:
+        may_have_layers = _begins_like_layers(stream, limits)
+    finally:
+        stream.close()
+    plain = Image(form="tar", compression=compression, fd=archive)
+    if not may_have_layers:
+        return plain
+    source = archive
+    if compression != "none":
+        spool_whole(archive, spool, limits=limits)
+        source = spool
+    members = index_members(source, limits=limits)
+    form = _form(members)
+    if members is None or form == "tar":
+        return plain
+    selected = _select(members, form, limits)
+    image = Image(form=form, compression=compression, fd=source, layers=selected.layers, findings=selected.findings)
+    for layer in image.layers:
+        image.open_layer(layer, limits).close()
+    return image
+
+
+def verify_contents(image: Image, limits: Limits, *, all_layers: bool) -> None:
+    """The decompressed layers are those the configuration names: all, or those of which nothing else is proven."""
+    members = Members(image.fd, {})
+    for layer in image.layers:
+        if (all_layers or not layer.proven) and layer.content.startswith("sha256:"):
+            found = members.digest_of_content(layer.member, limits)
+            if found != layer.content:
+                raise ImageRefused(
+                    LayoutReason.DIGEST_MISMATCH, f"the layer {layer.name} decompresses to {found}, not {layer.content}"
+                )
+
+
+def inspect(
+    archive: int, *, spool: int, policy: Policy, limits: Limits, keep_setuid: bool, progress: Progress
+) -> Report:
+    """Everything that is to be said about an archive; what cannot be read on is one more finding."""
+    try:
+        image = open_image(archive, spool=spool, limits=limits)
+        verify_contents(image, limits, all_layers=True)
+    except ImageRefused as refused:
+        return _refused(refused, policy)
+    if image.form == "tar":
+        stream = open_stream(archive, limits=limits)
+        try:
+            return inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid)
+        finally:
+            stream.close()
+    reports: list[tuple[str, Report]] = []
+    for layer in image.layers:
+        try:
+            stream = image.open_layer(layer, limits)
+        except ImageRefused as refused:
+            reports.append((layer.name, _refused(refused, policy)))
+            continue
+        try:
+            report = inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid, layer=True)
+        finally:
+            stream.close()
+        reports.append((layer.name, report))
+        progress(len(reports), len(image.layers), sum(each.entries for _, each in reports))
+    return _joined(image, reports, policy, limits)
+
+
+def _begins_like_layers(stream: Stream, limits: Limits) -> bool:
+    for entry in TarReader(stream, limits):
+        parts = components(entry.name)
+        if parts:
+            return is_member_name(parts[0])
+    return False
+
+
+def _form(members: Members | None) -> str:
+    if members is None:
+        return "tar"
+    if b"oci-layout" in members and b"index.json" in members:
+        return "oci"
+    return "docker" if b"manifest.json" in members else "tar"
+
+
+def _select(members: Members, form: str, limits: Limits) -> Selected:
+    select = select_oci if form == "oci" else select_docker
+    return select(members, limits, host_architecture())
+
+
+def _refused(refused: ImageRefused, policy: Policy) -> Report:
+    return Report(
+        acceptable=False,
+        policy=policy,
+        form="unknown",
+        compression="none",
+        entries=0,
+        total_bytes=0,
+        findings=(refusal(refused),),
+    )
+
+
+def _joined(image: Image, reports: list[tuple[str, Report]], policy: Policy, limits: Limits) -> Report:
+    """One report of all layers; paths say which layer they are in, offsets are those in the layer."""
+    findings = Findings()
+    findings.add(image.findings)
+    for name, report in reports:
+        findings.add(msgspec.structs.replace(each, path=f"{name}:{each.path}") for each in report.findings)
+    entries = sum(report.entries for _, report in reports)
+    total = sum(report.total_bytes for _, report in reports)
+    for code, amount, limit in (
+        (Reason.TOO_MANY_ENTRIES, entries, limits.entries),
+        (Reason.TOTAL_SIZE, total, limits.total_bytes),
+    ):
+        if amount > limit:
+            detail = f"the layers together have {amount}, an image may have {limit}"
+            findings.add([Finding(code=code, severity=Severity.ERROR, path="", offset=None, detail=detail)])
+    return Report(
+        acceptable=findings.acceptable and all(report.acceptable for _, report in reports),
+        policy=policy,
+        form=image.form,
+        compression=image.compression,
+        entries=entries,
+        total_bytes=total,
+        findings=findings.told(),
+        findings_left_out=findings.left_out + sum(report.findings_left_out for _, report in reports),
+    )

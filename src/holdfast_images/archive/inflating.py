@@ -1,0 +1,152 @@
+"""gzip and zstd, piece by piece, strictly: every byte belongs to a complete, verified stream."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import zstandard
+from isal import igzip_lib
+
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.zstd_frames import FrameWalker
+from holdfast_images.errors import ImageRefused
+
+PIECE = 64 << 10
+"""Compressed bytes read at a time. What follows the end of a gzip member is copied once per member, so not too many."""
+MEMBERS = 1 << 20
+"""bgzip makes one member per 64 KiB; a million empty ones only cost time."""
+ZSTD_WINDOW = 128 << 20
+"""What the zstd program takes without being told to."""
+
+AGAIN = "the file is not whole: download or make it again"
+
+
+class Source(Protocol):
+    """Decompressed bytes."""
+
+    @property
+    def consumed(self) -> int:
+        """How many compressed bytes were read for them."""
+
+    def readinto(self, target: memoryview) -> int:
+        """Some more bytes; 0 when the compressed stream has ended as it should."""
+
+
+class _Window:
+    """A part of a file, read from its beginning to its end."""
+
+    def __init__(self, fd: int, start: int, length: int) -> None:
+        self._fd = fd
+        self._start = start
+        self._length = length
+        self.consumed = 0
+
+    def read(self, size: int) -> bytes:
+        """The next bytes; none at the end."""
+        wanted = min(size, self._length - self.consumed)
+        piece = os.pread(self._fd, wanted, self._start + self.consumed) if wanted > 0 else b""
+        if wanted > 0 and not piece:
+            raise ImageRefused(Reason.TRUNCATED, "the file became shorter while it was read", hint=AGAIN)
+        self.consumed += len(piece)
+        return piece
+
+
+class GzipSource:
+    """gzip, of any number of members; zeros may follow the last, nothing else."""
+
+    def __init__(self, fd: int, start: int, length: int) -> None:
+        self._window = _Window(fd, start, length)
+        self._member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+        self._members = 1
+        self._input = b""
+
+    @property
+    def consumed(self) -> int:
+        """How many compressed bytes were read."""
+        return self._window.consumed
+
+    def readinto(self, target: memoryview) -> int:
+        """Some more decompressed bytes; 0 at the end."""
+        while True:
+            if self._member.eof and not self._next_member():
+                return 0
+            if self._member.needs_input and not self._input:
+                self._input = self._window.read(PIECE)
+                if not self._input:
+                    raise ImageRefused(Reason.TRUNCATED, "the gzip stream is cut off", offset=self.consumed, hint=AGAIN)
+            piece, self._input = self._input, b""
+            produced = self._inflate(piece, len(target))
+            if produced:
+                target[: len(produced)] = produced
+                return len(produced)
+
+    def _inflate(self, piece: bytes, size: int) -> bytes:
+        try:
+            return self._member.decompress(piece, size)
+        except igzip_lib.IsalError as error:  # type: ignore[misc]  # declared as an instance
+            raise ImageRefused(
+                Reason.BAD_COMPRESSION, f"the gzip stream is damaged: {error}", offset=self.consumed, hint=AGAIN
+            ) from None
+
+    def _next_member(self) -> bool:
+        rest = self._member.unused_data or self._window.read(PIECE)
+        if len(rest) == 1:
+            rest += self._window.read(PIECE)
+        if rest[:1] == b"\0":
+            self._skip_zeros(rest)
+            return False
+        if not rest:
+            return False
+        if not rest.startswith(b"\x1f\x8b"):
+            raise self._trailing()
+        self._members += 1
+        if self._members > MEMBERS:
+            raise ImageRefused(Reason.DECOMPRESSION_BOMB, f"the gzip stream has more than {MEMBERS} members")
+        self._member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+        self._input = rest
+        return True
+
+    def _skip_zeros(self, rest: bytes) -> None:
+        while rest:
+            if rest.strip(b"\0"):
+                raise self._trailing()
+            rest = self._window.read(PIECE)
+
+    def _trailing(self) -> ImageRefused:
+        return ImageRefused(
+            Reason.TRAILING_DATA, "something that is not gzip follows the gzip stream", offset=self.consumed
+        )
+
+
+class ZstdSource:
+    """zstd, of any number of frames, skippable ones too."""
+
+    def __init__(self, fd: int, start: int, length: int) -> None:
+        self._window = _Window(fd, start, length)
+        self._walker = FrameWalker(ZSTD_WINDOW)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+        self._reader = decompressor.stream_reader(self, read_size=PIECE, read_across_frames=True)  # type: ignore[arg-type]
+
+    @property
+    def consumed(self) -> int:
+        """How many compressed bytes were read."""
+        return self._window.consumed
+
+    def read(self, size: int) -> bytes:
+        """The compressed bytes, for the decompressor; looked at on their way."""
+        piece = self._window.read(size)
+        self._walker.feed(piece)
+        return piece
+
+    def readinto(self, target: memoryview) -> int:
+        """Some more decompressed bytes; 0 at the end."""
+        try:
+            produced = self._reader.readinto(target)
+        except zstandard.ZstdError as error:
+            raise ImageRefused(
+                Reason.BAD_COMPRESSION, f"the zstd stream is damaged: {error}", offset=self.consumed, hint=AGAIN
+            ) from None
+        if not produced and not self._walker.is_complete:
+            raise ImageRefused(Reason.TRUNCATED, "the zstd stream is cut off", offset=self.consumed, hint=AGAIN)
+        return produced

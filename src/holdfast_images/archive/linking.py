@@ -1,0 +1,81 @@
+"""Rules about symbolic and hard links. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast_images.archive import names
+from holdfast_images.archive.attributes import Remark, by_policy, error
+from holdfast_images.archive.entry import Entry, Kind, Limits, Policy
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.seen import Seen
+
+TARGET_BYTES = 4095
+LINKS_PER_FILE = 65_000
+"""What ext4 counts, the first name included."""
+
+
+def judged_symlink(entry: Entry, path: bytes, seen: Seen, policy: Policy) -> Iterator[Remark]:
+    """A target must be short enough, relative in strict, and must not climb above the root of the image."""
+    target = entry.linkname
+    shown = names.printable(target[:256])
+    if len(target) > TARGET_BYTES:
+        yield error(Reason.LINK_TOO_LONG, f"the target has {len(target)} bytes, {TARGET_BYTES} are possible")
+    elif target.startswith(b"/") and policy is Policy.STRICT:
+        yield by_policy(policy, Reason.ABSOLUTE_SYMLINK, f"-> {shown}", instead="as a path inside the image")
+    elif _climbs(path, target, seen):
+        yield error(Reason.SYMLINK_ESCAPES, f"-> {shown} leads above the root of the image")
+
+
+def _climbs(path: bytes, target: bytes, seen: Seen) -> bool:
+    """By the text of the target alone; links on its way are followed when all are known."""
+    parts = path.split(b"/")
+    root = seen.root_of(parts)
+    depth = root if target.startswith(b"/") else len(parts) - 1
+    for part in names.components(target):
+        depth += -1 if part == b".." else 1
+        if depth < root:
+            return True
+    return False
+
+
+def goes_back(target: bytes) -> bool:
+    """Is there a '..' after a name? Only then can another link on its way change where it leads."""
+    named = False
+    for part in names.components(target):
+        if part != b"..":
+            named = True
+        elif named:
+            return True
+    return False
+
+
+def judged_hardlink(
+    entry: Entry, path: bytes, seen: Seen, limits: Limits, *, layer: bool
+) -> tuple[bytes, Remark | None]:
+    """The target as a path in the archive, or why it may not be linked to."""
+    target = entry.linkname
+    parts = names.components(target)
+    shown = names.printable(target[:256])
+    link = b"/".join(parts)
+    problem = names.problem(target, parts, depth=limits.depth, length=limits.name_bytes)
+    if problem is not None or not parts:
+        return b"", error(Reason.HARDLINK_ESCAPES, f"-> {shown}: {problem[1] if problem else 'it is the root'}")
+    if seen.root_of(path.split(b"/")) != seen.root_of(parts):
+        return b"", error(Reason.HARDLINK_ESCAPES, f"-> {shown} is outside of the root file system")
+    obstacle = seen.obstacle(parts)
+    if obstacle is not None:
+        return b"", error(Reason.HARDLINK_ESCAPES, f"-> {shown} leads through {names.printable(obstacle[0])}")
+    kind = seen.kinds.get(link)
+    if link == path:
+        return b"", error(Reason.HARDLINK_TARGET, f"-> {shown} is the entry itself")
+    if kind is Kind.SYMLINK:
+        return b"", error(Reason.HARDLINK_TO_SYMLINK, f"-> {shown} is a symbolic link")
+    if kind is None and not layer:
+        return b"", error(Reason.HARDLINK_TARGET, f"-> {shown} has not come before")
+    if kind not in {None, Kind.FILE, Kind.HARDLINK}:
+        return b"", error(Reason.HARDLINK_TARGET, f"-> {shown} is no file")
+    count = seen.names_of.get(seen.origins.get(link, link), 0)
+    if count + 2 > LINKS_PER_FILE:
+        return b"", error(Reason.TOO_MANY_LINKS, f"-> {shown} has {LINKS_PER_FILE} names already")
+    return link, None

@@ -1,0 +1,328 @@
+"""From the documents of an OCI layout or a docker-save archive to the one image in it, every digest checked."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import msgspec
+
+from holdfast_images.archive.entry import Finding, Limits, Severity
+from holdfast_images.archive.layout_reasons import LayoutReason
+from holdfast_images.archive.members import Member, Members, decode
+from holdfast_images.archive.names import printable
+from holdfast_images.errors import ImageRefused
+
+NESTED = 4
+"""Indexes inside of indexes."""
+DESCRIPTORS = 1000
+"""In all of them together."""
+
+_MACHINES = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "armv7l": "arm",
+    "armv6l": "arm",
+    "i686": "386",
+    "ppc64le": "ppc64le",
+    "s390x": "s390x",
+    "riscv64": "riscv64",
+}
+_INDEXES = {
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+}
+_MANIFESTS = {
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+}
+_CONFIGURATIONS = {
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+}
+_LAYERS = {
+    "application/vnd.oci.image.layer.v1.tar": "none",
+    "application/vnd.oci.image.layer.v1.tar+gzip": "gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd": "zstd",
+    "application/vnd.docker.image.rootfs.diff.tar": "none",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
+}
+_LENGTHS = {"sha256": 64, "sha512": 128}
+_DIGEST_IN_NAME = re.compile(r"(?:blobs/sha256/|sha256:)?([0-9a-f]{64})(?:\.json)?")
+
+
+class Platform(msgspec.Struct, frozen=True):
+    """What an image runs on."""
+
+    os: str = ""
+    architecture: str = ""
+
+
+class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
+    """A blob, as a manifest or an index names it."""
+
+    media_type: str
+    digest: str
+    size: int
+    platform: Platform | None = None
+
+
+class Layout(msgspec.Struct, frozen=True, rename="camel"):
+    """oci-layout."""
+
+    image_layout_version: str
+
+
+class Index(msgspec.Struct, frozen=True, rename="camel"):
+    """index.json, or an index among the blobs."""
+
+    schema_version: int
+    manifests: list[Descriptor]
+
+
+class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+    """The manifest of one image."""
+
+    schema_version: int
+    config: Descriptor
+    layers: list[Descriptor]
+
+
+class RootFilesystem(msgspec.Struct, frozen=True):
+    """The layers, by what they are once decompressed."""
+
+    type: str
+    diff_ids: list[str]
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """The part of an image's configuration that matters here."""
+
+    rootfs: RootFilesystem
+    architecture: str = ""
+    os: str = ""
+
+
+class SavedImage(msgspec.Struct, frozen=True, rename="pascal"):
+    """One image of docker-save's manifest.json."""
+
+    config: str
+    layers: list[str]
+    repo_tags: list[str] | None = None
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer's place in the archive. `content` is its digest once decompressed."""
+
+    name: str
+    member: Member
+    content: str
+    compression: str | None = None
+    """What its media type says; None where nothing says it."""
+    proven: bool
+    """Its stored bytes were compared with a digest; otherwise only the decompressed ones can be."""
+
+
+class Selected(msgspec.Struct, frozen=True, kw_only=True):
+    """The one image of an archive."""
+
+    layers: tuple[Layer, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def host_architecture() -> str:
+    """What images call the machine this runs on."""
+    machine = os.uname().machine
+    return _MACHINES.get(machine, machine)
+
+
+def select_oci(members: Members, limits: Limits, architecture: str) -> Selected:
+    """The image of an OCI layout that runs on this architecture."""
+    if members.document("oci-layout", Layout).image_layout_version.split(".")[0] != "1":
+        raise ImageRefused(LayoutReason.BAD_MANIFEST, "the layout is of another version than 1")
+    candidates = _candidates(members, members.document("index.json", Index))
+    descriptor = _choose(candidates, architecture)
+    manifest = decode(_blob(members, descriptor), Manifest, descriptor.digest)
+    _expect(manifest.schema_version == 2, "the manifest is of another version than 2")
+    _expect_media_type(manifest.config, _CONFIGURATIONS)
+    configuration = decode(_blob(members, manifest.config), Configuration, manifest.config.digest)
+    contents = _contents(configuration, len(manifest.layers), limits)
+    layers = tuple(
+        _oci_layer(members, layer, content) for layer, content in zip(manifest.layers, contents, strict=True)
+    )
+    return Selected(layers=layers, findings=_platform_findings(configuration, architecture))
+
+
+def select_docker(members: Members, limits: Limits, architecture: str) -> Selected:
+    """The image of a docker-save archive."""
+    images = members.document("manifest.json", list[SavedImage])
+    _expect(bool(images), "manifest.json names no image")
+    if len(images) > 1:
+        tags = ", ".join(tag for image in images[:10] for tag in (image.repo_tags or ["<untagged>"])[:1])
+        raise ImageRefused(
+            LayoutReason.AMBIGUOUS_IMAGE,
+            f"there are {len(images)} images in it: {_shown(tags)}",
+            hint="save one image at a time",
+        )
+    saved = images[0]
+    configuration = decode(_saved_configuration(members, saved.config), Configuration, saved.config)
+    contents = _contents(configuration, len(saved.layers), limits)
+    layers = tuple(_saved_layer(members, name, content) for name, content in zip(saved.layers, contents, strict=True))
+    return Selected(layers=layers, findings=_platform_findings(configuration, architecture))
+
+
+# --- OCI -----------------------------------------------------------------------------------------------------
+
+
+def _candidates(members: Members, index: Index) -> list[Descriptor]:
+    """Every image that the index and those inside of it name, once."""
+    found: dict[str, Descriptor] = {}
+    waiting = [(descriptor, 1) for descriptor in index.manifests]
+    seen = 0
+    while waiting:
+        descriptor, depth = waiting.pop()
+        seen += 1
+        if seen > DESCRIPTORS or depth > NESTED:
+            raise ImageRefused(
+                LayoutReason.BAD_MANIFEST, "there are too many indexes, or too many inside of each other"
+            )
+        if descriptor.media_type in _INDEXES:
+            inner = decode(_blob(members, descriptor), Index, descriptor.digest)
+            waiting += [(each, depth + 1) for each in inner.manifests]
+        elif descriptor.media_type in _MANIFESTS:
+            found.setdefault(descriptor.digest, descriptor)
+        else:
+            _expect_media_type(descriptor, _MANIFESTS)
+    return list(found.values())
+
+
+def _choose(candidates: list[Descriptor], architecture: str) -> Descriptor:
+    if len(candidates) == 1:
+        return candidates[0]
+    fitting = [
+        each
+        for each in candidates
+        if each.platform is None or (each.platform.os == "linux" and each.platform.architecture == architecture)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise ImageRefused(
+            LayoutReason.NO_PLATFORM,
+            f"none of the {len(candidates)} images in it is for linux/{architecture}",
+            hint=f"export the image for linux/{architecture}",
+        )
+    raise ImageRefused(
+        LayoutReason.AMBIGUOUS_IMAGE,
+        f"{len(fitting)} images in it could be meant",
+        hint="export one image, for one platform, at a time",
+    )
+
+
+def _oci_layer(members: Members, descriptor: Descriptor, content: str) -> Layer:
+    _expect_media_type(descriptor, set(_LAYERS))
+    if _LAYERS[descriptor.media_type] == "none" and descriptor.digest.startswith("sha256:"):
+        _compare(descriptor.digest, content, descriptor.digest)
+    return Layer(
+        name=descriptor.digest,
+        member=_verified(members, descriptor),
+        content=content,
+        compression=_LAYERS[descriptor.media_type],
+        proven=True,
+    )
+
+
+def _blob(members: Members, descriptor: Descriptor) -> bytes:
+    _verified(members, descriptor)
+    return members.content(_blob_name(descriptor.digest))
+
+
+def _verified(members: Members, descriptor: Descriptor) -> Member:
+    """The blob, after its size and digest were found to be those told."""
+    member = members.find(_blob_name(descriptor.digest))
+    if member.size != descriptor.size:
+        raise ImageRefused(
+            LayoutReason.DIGEST_MISMATCH, f"{descriptor.digest} has {member.size} bytes instead of {descriptor.size}"
+        )
+    _compare(members.digest(member, descriptor.digest.partition(":")[0]), descriptor.digest, descriptor.digest)
+    return member
+
+
+def _blob_name(digest: str) -> str:
+    algorithm, _, value = digest.partition(":")
+    if len(value) != _LENGTHS.get(algorithm) or not re.fullmatch(r"[0-9a-f]+", value):
+        raise ImageRefused(LayoutReason.BAD_MANIFEST, f"{_shown(digest[:200])} is no digest by sha256 or sha512")
+    return f"blobs/{algorithm}/{value}"
+
+
+# --- docker-save ---------------------------------------------------------------------------------------------
+
+
+def _saved_configuration(members: Members, name: str) -> bytes:
+    content = members.content(name)
+    named = _DIGEST_IN_NAME.fullmatch(name)
+    if named is None:
+        raise ImageRefused(LayoutReason.BAD_MANIFEST, f"the configuration {_shown(name)} is not named by its digest")
+    _compare(members.digest(members.find(name)), f"sha256:{named[1]}", name)
+    return content
+
+
+def _saved_layer(members: Members, name: str, content: str) -> Layer:
+    member = members.find(name)
+    blob = re.fullmatch(r"blobs/sha256/([0-9a-f]{64})", name)
+    stored = members.digest(member)
+    if blob:
+        _compare(stored, f"sha256:{blob[1]}", name)
+    return Layer(name=_shown(name), member=member, content=content, proven=stored == content or bool(blob))
+
+
+# --- both ----------------------------------------------------------------------------------------------------
+
+
+def _contents(configuration: Configuration, layers: int, limits: Limits) -> list[str]:
+    """The digests of the decompressed layers, one for each."""
+    if layers > limits.layers:
+        raise ImageRefused(LayoutReason.TOO_MANY_LAYERS, f"it has {layers} layers, {limits.layers} are allowed")
+    _expect(layers > 0, "the image has no layers")
+    contents = configuration.rootfs.diff_ids
+    _expect(configuration.rootfs.type == "layers", "the root file system is not made of layers")
+    _expect(len(contents) == layers, f"the configuration knows {len(contents)} layers, the manifest {layers}")
+    for content in contents:
+        _blob_name(content)
+    return contents
+
+
+def _platform_findings(configuration: Configuration, architecture: str) -> tuple[Finding, ...]:
+    if configuration.os not in {"", "linux"}:
+        raise ImageRefused(
+            LayoutReason.NO_PLATFORM, f"the image is for {_shown(configuration.os[:100])}, not for Linux"
+        )
+    if configuration.architecture in {"", architecture}:
+        return ()
+    detail = f"the image is for {_shown(configuration.architecture[:100])}, this machine is {architecture}"
+    finding = Finding(code=LayoutReason.NO_PLATFORM, severity=Severity.WARNING, path="", offset=None, detail=detail)
+    return (finding,)
+
+
+def _expect(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - an assertion about somebody else's document
+    if not condition:
+        raise ImageRefused(LayoutReason.BAD_MANIFEST, otherwise)
+
+
+def _expect_media_type(descriptor: Descriptor, known: set[str]) -> None:
+    if descriptor.media_type not in known:
+        raise ImageRefused(
+            LayoutReason.UNSUPPORTED_MEDIA_TYPE,
+            f"{_shown(descriptor.digest[:200])} is {_shown(descriptor.media_type[:200])}",
+            hint="layers have to be in the archive, as tar, tar+gzip or tar+zstd",
+        )
+
+
+def _compare(found: str, expected: str, name: str) -> None:
+    if found != expected:
+        raise ImageRefused(LayoutReason.DIGEST_MISMATCH, f"{_shown(name)} has the digest {found}")
+
+
+def _shown(text: str) -> str:
+    return printable(text.encode("utf-8", "surrogatepass"))

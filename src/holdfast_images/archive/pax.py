@@ -1,0 +1,198 @@
+"""Pax extension headers: records, and what they change about an entry. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from holdfast_images.archive.header import whose
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.errors import ImageRefused
+
+_IGNORED = frozenset(
+    (
+        b"atime ctime uname gname comment charset LIBARCHIVE.creationtime LIBARCHIVE.symlinktype SCHILY.dev SCHILY.ino "
+        b"SCHILY.nlink SCHILY.fflags"
+    ).split()
+)
+"""Known to say nothing about what is extracted."""
+_CHARSETS = frozenset((b"ISO-IR 10646 2000 UTF-8", b"BINARY"))
+_LEFT_OUT = (b"SCHILY.acl.", b"RHT.security.selinux", b"MSWINDOWS.")
+"""Access control in other words: left out, and told."""
+_REDEFINING = (b"SCHILY.", b"GNU.", b"SUN.")
+"""Other keywords of these vendors give some readers another size, type or device number."""
+_REPEATED = frozenset((b"GNU.sparse.offset", b"GNU.sparse.numbytes"))
+
+
+class Extension(msgspec.Struct):
+    """What the extension headers in front of an entry say about it; None where they are silent."""
+
+    path: bytes | None = None
+    linkpath: bytes | None = None
+    size: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    mtime_ns: int | None = None
+    xattrs: tuple[tuple[bytes, bytes], ...] = ()
+    sparse: dict[bytes, bytes] = {}
+    pieces: list[bytes] = []
+    """Offsets and lengths of sparse form 0.0, in turn."""
+    dropped: tuple[bytes, ...] = ()
+    unknown: tuple[bytes, ...] = ()
+    simple: bool = False
+    """It gives a name and a time at most."""
+
+
+def parsed(body: bytes) -> list[tuple[bytes, bytes]]:
+    """The records of a pax header: "length keyword=value newline", nothing between or after them."""
+    found: list[tuple[bytes, bytes]] = []
+    seen: set[bytes] = set()
+    at = 0
+    while at < len(body):
+        space = body.find(b" ", at, at + 12)
+        digits = body[at:space] if space > at else b""
+        if not digits.isdigit() or digits[:1] == b"0":
+            raise _bad(f"a record does not begin with its length: {body[at : at + 20]!r}")
+        end = at + int(digits)
+        if end > len(body) or end <= space + 2 or body[end - 1] != 0x0A:
+            raise _bad(f"a record of {int(digits)} bytes does not end in a newline: {body[at : at + 40]!r}")
+        keyword, equals, value = body[space + 1 : end - 1].partition(b"=")
+        if not equals or not keyword or b"\0" in keyword:
+            raise _bad(f"a record has no keyword: {body[at : at + 40]!r}")
+        if keyword in seen and keyword not in _REPEATED:
+            raise _bad(f"the keyword {keyword[:80]!r} is given twice")
+        seen.add(keyword)
+        found.append((keyword, value))
+        at = end
+    return found
+
+
+def check_global(body: bytes) -> None:
+    """A global header may comment. Some readers apply it to every entry, others to none: it must change nothing."""
+    for keyword, value in parsed(body):
+        if keyword == b"hdrcharset":
+            _check_charset(value)
+        elif keyword not in _IGNORED:
+            raise ImageRefused(Reason.PAX_GLOBAL, f"a global header sets {keyword[:80]!r} for all entries")
+
+
+def extension(body: bytes) -> Extension:
+    """What a pax header says about the entry that follows it."""
+    result = Extension()
+    xattrs: dict[bytes, bytes] = {}
+    for keyword, value in parsed(body):
+        match keyword:
+            case b"path":
+                result.path = _name(value)
+            case b"linkpath":
+                result.linkpath = _name(value)
+            case b"size":
+                result.size = _count(keyword, value)
+            case b"uid":
+                result.uid = whose(_count(keyword, value))
+            case b"gid":
+                result.gid = whose(_count(keyword, value))
+            case b"mtime":
+                result.mtime_ns = _nanoseconds(value)
+                if result.mtime_ns is None:
+                    result.dropped += (b"mtime",)
+            case b"hdrcharset":
+                _check_charset(value)
+            case b"GNU.sparse.offset" | b"GNU.sparse.numbytes":
+                if keyword.endswith(b"offset") == bool(len(result.pieces) % 2):
+                    raise _bad("offsets and lengths of a sparse file do not take turns")
+                result.pieces.append(value)
+            case _ if keyword.startswith(b"GNU.sparse."):
+                result.sparse[keyword[11:]] = value
+            case _ if keyword.startswith((b"SCHILY.xattr.", b"LIBARCHIVE.xattr.")):
+                _add_xattr(xattrs, keyword, value)
+            case _ if keyword not in _IGNORED:
+                _unusual(result, keyword)
+    result.xattrs = tuple(xattrs.items())
+    return result
+
+
+def simple_extension(body: bytes) -> Extension | None:
+    """The same, in a fraction of the time, for the header most writers put in front of every entry: names and times."""
+    if body[-1:] != b"\n":
+        return None
+    path = mtime_ns = None
+    seen = set()
+    for line in body[:-1].split(b"\n"):
+        length, _, record = line.partition(b" ")
+        keyword, equals, value = record.partition(b"=")
+        if length != b"%d" % (len(line) + 1) or not equals or keyword in seen:
+            return None  # a newline inside a value, or a fault: told by the thorough way
+        seen.add(keyword)
+        if keyword == b"mtime":
+            mtime_ns = _nanoseconds(value)
+            if mtime_ns is None:
+                return None
+        elif keyword == b"path":
+            if not value or b"\0" in value:
+                return None
+            path = value
+        elif keyword not in _IGNORED:
+            return None
+    return Extension(path=path, mtime_ns=mtime_ns, simple=True)
+
+
+def _unusual(result: Extension, keyword: bytes) -> None:
+    if keyword.startswith(_LEFT_OUT):
+        result.dropped += (keyword,)
+    elif keyword.startswith(_REDEFINING):
+        raise _bad(f"the keyword {keyword[:80]!r} changes what an entry is for some readers only")
+    else:
+        result.unknown += (keyword,)
+
+
+def _add_xattr(xattrs: dict[bytes, bytes], keyword: bytes, value: bytes) -> None:
+    if keyword.startswith(b"SCHILY."):
+        name = keyword[13:]
+    else:
+        name = unquote_to_bytes(keyword[17:])
+        try:
+            value = base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+        except binascii.Error:
+            raise ImageRefused(Reason.BAD_XATTR, f"the attribute {name[:80]!r} is not base64") from None
+    if not name or b"\0" in name or len(name) > 255 or b"." not in name:
+        raise ImageRefused(Reason.BAD_XATTR, f"{name[:80]!r} cannot be the name of an extended attribute")
+    # bsdtar writes each attribute in both spellings.
+    if xattrs.setdefault(name, value) != value:
+        raise ImageRefused(Reason.BAD_XATTR, f"the attribute {name!r} is given twice, with different values")
+
+
+def _name(value: bytes) -> bytes:
+    if not value:
+        raise ImageRefused(Reason.EMPTY_NAME, "a pax header gives an empty name")
+    if b"\0" in value:
+        raise ImageRefused(Reason.NUL_IN_NAME, f"a pax header gives the name {value[:80]!r}")
+    return value
+
+
+def _count(keyword: bytes, value: bytes) -> int:
+    if not value.isdigit() or len(value) > 19 or int(value) >= 1 << 63:
+        raise _bad(f"{keyword.decode()} is {value[:40]!r}")
+    return int(value)
+
+
+def _nanoseconds(value: bytes) -> int | None:
+    """A time in seconds with a fraction; None if it is none."""
+    negative = value[:1] == b"-"
+    seconds, point, fraction = value[negative:].partition(b".")
+    if not seconds.isdigit() or len(seconds) > 20 or (fraction and not fraction.isdigit()) or len(fraction) > 40:
+        return None
+    total = int(seconds) * 1_000_000_000 + int(fraction[:9].ljust(9, b"0") if point else 0)
+    return -total if negative else total
+
+
+def _check_charset(value: bytes) -> None:
+    if value not in _CHARSETS:
+        raise ImageRefused(Reason.PAX_CHARSET, f"names are declared to be in {value[:80]!r}")
+
+
+def _bad(why: str) -> ImageRefused:
+    return ImageRefused(Reason.BAD_PAX, f"malformed pax header: {why}")

@@ -1,0 +1,99 @@
+"""Every reason for which an archive is refused or warned about: stable codes, one line of explanation each. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+
+class Reason(StrEnum):
+    """A stable code; `explanation` is its line in the reference."""
+
+    explanation: str
+
+    def __new__(cls, code: str, explanation: str) -> Self:
+        """A code is a string; the explanation goes along."""
+        reason = str.__new__(cls, code)
+        reason._value_ = code
+        reason.explanation = explanation
+        return reason
+
+    # --- the file and its compression
+    IMAGE_TOO_LARGE = "IMAGE_TOO_LARGE", "The file is larger than an image may be."
+    UNSUPPORTED_COMPRESSION = "UNSUPPORTED_COMPRESSION", "Compressed, but neither by gzip nor by zstd."
+    NESTED_COMPRESSION = "NESTED_COMPRESSION", "Compressed content inside compressed content; one layer is taken."
+    BAD_COMPRESSION = "BAD_COMPRESSION", "The compressed stream is damaged, or its checksum is wrong."
+    DECOMPRESSION_BOMB = "DECOMPRESSION_BOMB", "It expands to far more than its size, or to more than an image may be."
+    WINDOW_TOO_LARGE = "WINDOW_TOO_LARGE", "Decompressing it would take more memory than is given to it."
+    # --- the structure of the archive
+    NOT_A_TAR = "NOT_A_TAR", "The content does not begin with the header of a tar archive."
+    EMPTY_ARCHIVE = "EMPTY_ARCHIVE", "There is nothing in it."
+    TRUNCATED = "TRUNCATED", "It ends in the middle of a header, of content, or of a compressed stream."
+    MISSING_END = "MISSING_END", "The two blocks of zeros that end an archive are missing."
+    TRAILING_DATA = "TRAILING_DATA", "Something other than zeros follows the end of the archive."
+    BAD_CHECKSUM = "BAD_CHECKSUM", "A header's checksum is not that of its bytes."
+    BAD_MAGIC = "BAD_MAGIC", "A header is neither POSIX, nor GNU, nor the old form without a magic."
+    BAD_HEADER = "BAD_HEADER", "A header uses fields in a way that readers do not agree about."
+    BAD_NUMBER = "BAD_NUMBER", "A numeric field is not a plain number."
+    BAD_SIZE = "BAD_SIZE", "A size is negative or beyond any file."
+    NUL_IN_NAME = "NUL_IN_NAME", "A name goes on after its terminating NUL byte."
+    EMPTY_NAME = "EMPTY_NAME", "A name is empty."
+    UNSUPPORTED_TYPE = "UNSUPPORTED_TYPE", "The type of an entry is unknown, or known to some readers only."
+    AMBIGUOUS_TYPE = "AMBIGUOUS_TYPE", "Some readers would make a file of the entry and others a directory."
+    SIZE_ON_NONFILE = "SIZE_ON_NONFILE", "An entry that cannot have content says it has."
+    LINK_NAME_ON_NONLINK = "LINK_NAME_ON_NONLINK", "An entry that is no link names a target."
+    BAD_PAX = "BAD_PAX", "A pax extension record is malformed, repeated, or has an impossible value."
+    PAX_GLOBAL = "PAX_GLOBAL", "A global pax header changes entries; only some readers heed it."
+    PAX_CHARSET = "PAX_CHARSET", "Names are declared to be in a character set other than UTF-8."
+    PAX_UNKNOWN = "PAX_UNKNOWN", "A pax keyword is unknown; strict refuses it, distro leaves it out."
+    EXTENSION_TOO_LARGE = "EXTENSION_TOO_LARGE", "An extension header is larger than any honest one."
+    EXTENSION_CONFLICT = "EXTENSION_CONFLICT", "Several extension headers say the same thing for one entry."
+    EXTENSION_WITHOUT_ENTRY = "EXTENSION_WITHOUT_ENTRY", "An extension header is followed by no entry."
+    SIZE_OVERRIDDEN = "SIZE_OVERRIDDEN", "The pax header gives another size than the header; the pax header counts."
+    BAD_SPARSE = "BAD_SPARSE", "The map of a sparse file contradicts itself or the stored content."
+    # --- names
+    ABSOLUTE_PATH = "ABSOLUTE_PATH", "A name begins with a slash."
+    PATH_TRAVERSAL = "PATH_TRAVERSAL", "A name has a component '..'."
+    BAD_NAME = "BAD_NAME", "A name ends like a directory's, but the entry is none."
+    NAME_TOO_LONG = "NAME_TOO_LONG", "A name or one of its components is too long."
+    MAX_DEPTH = "MAX_DEPTH", "A name has too many components."
+    DUPLICATE_NAME = "DUPLICATE_NAME", "A name other than a directory's occurs twice."
+    DUPLICATE_TYPE_CHANGE = "DUPLICATE_TYPE_CHANGE", "A name occurs twice, as two kinds of thing."
+    WRITE_THROUGH_SYMLINK = "WRITE_THROUGH_SYMLINK", "An entry lies below a symbolic link of the same archive."
+    PARENT_NOT_DIRECTORY = "PARENT_NOT_DIRECTORY", "An entry lies below something that is no directory."
+    SUSPICIOUS_NAME = "SUSPICIOUS_NAME", "A name has control or direction characters or a backslash; taken literally."
+    TWIN_NAMES = "TWIN_NAMES", "Names differ only in case or in Unicode form; distinct on Linux."
+    WHITEOUT = "WHITEOUT", "A name is an OCI whiteout outside of a layer; strict refuses it, distro takes it literally."
+    BAD_WHITEOUT = "BAD_WHITEOUT", "A whiteout names nothing, is a directory of a path, or has content."
+    # --- links
+    EMPTY_LINK = "EMPTY_LINK", "A link has no target."
+    LINK_TOO_LONG = "LINK_TOO_LONG", "The target of a symbolic link is longer than Linux can keep."
+    ABSOLUTE_SYMLINK = (
+        "ABSOLUTE_SYMLINK",
+        "A symbolic link has an absolute target; distro takes it as inside the image.",
+    )
+    SYMLINK_ESCAPES = "SYMLINK_ESCAPES", "A symbolic link climbs above the root of the image."
+    HARDLINK_ESCAPES = "HARDLINK_ESCAPES", "A hard link points outside of the image or through a symbolic link."
+    HARDLINK_TO_SYMLINK = "HARDLINK_TO_SYMLINK", "A hard link points to a symbolic link."
+    HARDLINK_TARGET = (
+        "HARDLINK_TARGET",
+        "A hard link points to nothing that came before it, or to something else than a file.",
+    )
+    TOO_MANY_LINKS = "TOO_MANY_LINKS", "A file has more names than the file system can count."
+    # --- what entries are and may do
+    SETUID = "SETUID", "A file is setuid or setgid; distro strips the bits."
+    SETGID_DIRECTORY = "SETGID_DIRECTORY", "A directory is setgid or setuid; distro keeps it."
+    FILE_CAPABILITY = "FILE_CAPABILITY", "A file has capabilities, which is setuid in other words; distro strips them."
+    DEVICE_NODE = "DEVICE_NODE", "A device node; distro leaves out those in dev."
+    FIFO = "FIFO", "A named pipe; distro leaves out those in dev and run."
+    WORLD_WRITABLE_CRITICAL = "WORLD_WRITABLE_CRITICAL", "Everybody may write to a file or directory the system trusts."
+    BAD_OWNER = "BAD_OWNER", "An owner or group is not a number that a file system can keep."
+    XATTR_STRIPPED = "XATTR_STRIPPED", "An extended attribute or access control list is not carried over."
+    BAD_XATTR = "BAD_XATTR", "An extended attribute is malformed, or given twice with two values."
+    TOO_MANY_XATTRS = "TOO_MANY_XATTRS", "An entry has too many extended attributes."
+    XATTR_TOO_LARGE = "XATTR_TOO_LARGE", "An extended attribute is too large."
+    TIME_CLAMPED = "TIME_CLAMPED", "A time of modification is no time, or beyond what a file system can keep."
+    # --- limits
+    TOO_MANY_ENTRIES = "TOO_MANY_ENTRIES", "There are more entries than an image may have."
+    FILE_TOO_LARGE = "FILE_TOO_LARGE", "A file is larger than a file may be, holes included."
+    TOTAL_SIZE = "TOTAL_SIZE", "The files together are larger than an image may be."

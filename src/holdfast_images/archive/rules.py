@@ -1,0 +1,246 @@
+"""The rules of what an image may contain: one entry after the other, against all that came before. Pure.
+
+Both policies refuse what could harm the host or what readers disagree about. Where they differ, see attributes.py and
+linking.py: `strict` refuses, `distro` takes what every Linux distribution contains, defused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast_images.archive import attributes, linking, names
+from holdfast_images.archive.attributes import LATEST_NS, Remark, by_policy, error, warning
+from holdfast_images.archive.entry import Entry, Finding, Kind, Limits, Policy, Severity
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.seen import Seen
+
+WHITEOUT = b".wh."
+OPAQUE = b".wh..wh..opq"
+FILE, DIRECTORY = Kind.FILE, Kind.DIRECTORY
+_STRICT_REMARKS = frozenset((Reason.PAX_UNKNOWN,))
+
+
+class Verdict(msgspec.Struct, gc=False):
+    """What becomes of an entry."""
+
+    path: bytes
+    """Normalised: no './' in front, no '/' at the end; empty for the root itself."""
+    mode: int
+    mtime_ns: int
+    xattrs: tuple[tuple[bytes, bytes], ...] = ()
+    findings: tuple[Finding, ...] = ()
+    acceptable: bool = True
+    left_out: bool = False
+    """Acceptable, but not to be made: a device node that the policy leaves out."""
+    whiteout: bool = False
+    """In a layer: the last component takes something of lower layers away, and nothing is made."""
+    link: bytes = b""
+    """The normalised target of a hard link."""
+
+
+class Judge:
+    """Judges the entries of one archive, in order."""
+
+    def __init__(self, policy: Policy, limits: Limits, *, keep_setuid: bool = False, layer: bool = False) -> None:
+        self._policy = policy
+        self._limits = limits
+        self._keep_setuid = keep_setuid
+        self._layer = layer
+        self._seen = Seen(layer=layer)
+        self._kinds = self._seen.kinds
+        self._file_bytes = limits.file_bytes
+        self._total_bytes = limits.total_bytes
+        self._short = min(names.COMPONENT_BYTES, limits.name_bytes)
+        """No path of so many bytes, and no component of it, is too long."""
+        self._parents: dict[bytes, bytes] = {b"": b""}
+        """Directory as the archive spells it -> what goes in front of the names in it."""
+        self._winding: list[tuple[bytes, bytes, int]] = []
+        self.entries = 0
+        self.total_bytes = 0
+
+    def judge(self, entry: Entry) -> Verdict:
+        """Accept or refuse the entry, and say why; what is refused counts as not there."""
+        self.entries += 1
+        name, kind = entry.name, entry.kind
+        if kind is DIRECTORY and name[-1:] == b"/":
+            name = name[:-1]
+        head, _, leaf = name.rpartition(b"/")
+        parent = self._parents.get(head)
+        size = entry.size
+        # The ordinary file or directory in a known directory; what is in any way special takes the long way.
+        if (
+            parent is not None
+            and leaf
+            and leaf[0] != 0x2E
+            and name[0] != 0x2F
+            and (kind is FILE or kind is DIRECTORY)
+            and not leaf.translate(None, names.PLAIN)
+            and not entry.mode & 0o6002
+            and size <= self._file_bytes
+            and self.total_bytes + size <= self._total_bytes
+            and 0 <= entry.mtime_ns <= LATEST_NS
+            and not entry.xattrs
+            and not entry.remarks
+            and len(path := parent + leaf) <= self._short
+            and path not in self._kinds
+        ):
+            self._kinds[path] = kind
+            self.total_bytes += size
+            if kind is DIRECTORY and path.count(b"/") + 1 < self._limits.depth:
+                self._parents[name] = path + b"/"
+            return Verdict(path, entry.mode, entry.mtime_ns)
+        return self._judge_unusual(entry)
+
+    def finish(self) -> tuple[Finding, ...]:
+        """What can only be said when all entries are known."""
+        findings: list[Finding] = []
+        if not self.entries:
+            findings.append(_finding(error(Reason.EMPTY_ARCHIVE, "there is no entry in it"), b"", None))
+        for path, target, offset in self._winding:
+            if self._seen.climbs_out(path, target):
+                remark = error(
+                    Reason.SYMLINK_ESCAPES,
+                    f"-> {names.printable(target[:256])} leads above the root of the image by way of other links",
+                )
+                findings.append(_finding(remark, path, offset))
+        count, example = self._seen.twins()
+        if count:
+            detail = f"{count} names differ from another only in case or Unicode form, such as {example}"
+            findings.append(_finding(warning(Reason.TWIN_NAMES, detail), b"", None))
+        return tuple(findings)
+
+    def _judge_unusual(self, entry: Entry) -> Verdict:
+        parts = names.components(entry.name)
+        path = b"/".join(parts)
+        name_remarks = remarks = self._name_remarks(entry, parts, path)
+        if any(remark.severity is Severity.ERROR for remark in remarks):
+            return self._verdict(entry, path, remarks)
+        if self._layer and parts and parts[-1].startswith(WHITEOUT):
+            return self._judge_whiteout(entry, parts, remarks)
+        inside = self._seen.inside(path)
+        mode, mode_remarks = attributes.judged_mode(entry, self._policy, keep_setuid=self._keep_setuid, inside=inside)
+        mtime_ns, time_remarks = attributes.judged_time(entry.mtime_ns)
+        xattrs, xattr_remarks = attributes.judged_xattrs(
+            entry, self._policy, self._limits, keep_setuid=self._keep_setuid
+        )
+        kind_remarks = list(attributes.judged_kind(entry, self._policy, inside))
+        link, link_remarks = self._link(entry, path)
+        remarks = remarks + mode_remarks + time_remarks + xattr_remarks + kind_remarks + link_remarks
+        remarks += self._size_remarks(entry) + self._parser_remarks(entry)
+        verdict = self._verdict(entry, path, remarks)
+        if verdict.acceptable:
+            verdict.mode, verdict.mtime_ns, verdict.xattrs, verdict.link = mode, mtime_ns, xattrs, link
+            verdict.left_out = bool(kind_remarks)
+            self._keep(entry, parts, path, link)
+            if not name_remarks:
+                self._remember_parent(entry.name, parts)
+        return verdict
+
+    def _name_remarks(self, entry: Entry, parts: list[bytes], path: bytes) -> list[Remark]:
+        limits = self._limits
+        problem = names.problem(entry.name, parts, depth=limits.depth, length=limits.name_bytes)
+        if problem is not None:
+            return [error(*problem)]
+        is_directory = entry.kind is Kind.DIRECTORY
+        if not is_directory and (not parts or entry.name.endswith((b"/", b"/."))):
+            return [error(Reason.BAD_NAME, f"a {entry.kind.name.lower()} is named like a directory")]
+        before = self._kinds.get(path)
+        if before is not None and before is not entry.kind:
+            detail = f"it was a {before.name.lower()} and is now a {entry.kind.name.lower()}"
+            return [error(Reason.DUPLICATE_TYPE_CHANGE, detail)]
+        if before is not None and not is_directory:
+            return [error(Reason.DUPLICATE_NAME, "the name occurs twice")]
+        obstacle = self._seen.obstacle(parts)
+        if obstacle is not None:
+            through, kind = obstacle
+            reason = Reason.WRITE_THROUGH_SYMLINK if kind is Kind.SYMLINK else Reason.PARENT_NOT_DIRECTORY
+            return [error(reason, f"{names.printable(through)} is a {kind.name.lower()}")]
+        remarks = self._whiteout_remarks(parts)
+        if names.is_suspicious(entry.name):
+            remarks.append(warning(Reason.SUSPICIOUS_NAME, "the name has control characters or a backslash"))
+        return remarks
+
+    def _whiteout_remarks(self, parts: list[bytes]) -> list[Remark]:
+        if not any(part.startswith(WHITEOUT) for part in parts):
+            return []
+        if not self._layer:
+            return [by_policy(self._policy, Reason.WHITEOUT, "a whiteout outside of a layer", instead="literally")]
+        if any(part.startswith(WHITEOUT) for part in parts[:-1]):
+            return [error(Reason.BAD_WHITEOUT, "a whiteout cannot have entries below it")]
+        taken = parts[-1][len(WHITEOUT) :]
+        if taken in {b"", b".", b".."} or (taken.startswith(WHITEOUT) and parts[-1] != OPAQUE):
+            return [error(Reason.BAD_WHITEOUT, "the whiteout names nothing that could be taken away")]
+        return []
+
+    def _judge_whiteout(self, entry: Entry, parts: list[bytes], remarks: list[Remark]) -> Verdict:
+        path = b"/".join(parts)
+        if entry.kind is not Kind.FILE or entry.size:
+            remarks.append(error(Reason.BAD_WHITEOUT, "a whiteout must be an empty file"))
+        verdict = self._verdict(entry, path, remarks)
+        verdict.whiteout = verdict.acceptable
+        if verdict.acceptable:
+            self._kinds[path] = entry.kind
+        return verdict
+
+    def _link(self, entry: Entry, path: bytes) -> tuple[bytes, list[Remark]]:
+        if entry.kind is Kind.SYMLINK:
+            return b"", list(linking.judged_symlink(entry, path, self._seen, self._policy))
+        if entry.kind is Kind.HARDLINK:
+            link, remark = linking.judged_hardlink(entry, path, self._seen, self._limits, layer=self._layer)
+            return link, [] if remark is None else [remark]
+        return b"", []
+
+    def _size_remarks(self, entry: Entry) -> list[Remark]:
+        remarks = []
+        if entry.size > self._limits.file_bytes:
+            detail = f"the file has {entry.size} bytes, {self._limits.file_bytes} are allowed"
+            remarks.append(error(Reason.FILE_TOO_LARGE, detail))
+        before, self.total_bytes = self.total_bytes, self.total_bytes + entry.size
+        if before <= self._limits.total_bytes < self.total_bytes:
+            remarks.append(self._total_exceeded())
+        return remarks
+
+    def _total_exceeded(self) -> Remark:
+        return error(Reason.TOTAL_SIZE, f"the files have more than {self._limits.total_bytes} bytes together")
+
+    def _parser_remarks(self, entry: Entry) -> list[Remark]:
+        strict = self._policy is Policy.STRICT
+        return [
+            (error if strict and code in _STRICT_REMARKS else warning)(Reason[code], detail)
+            for code, detail in entry.remarks
+        ]
+
+    def _keep(self, entry: Entry, parts: list[bytes], path: bytes, link: bytes) -> None:
+        seen = self._seen
+        if parts:
+            seen.add_parents(parts)
+            self._kinds[path] = entry.kind
+        if entry.kind is Kind.SYMLINK:
+            seen.symlinks[path] = entry.linkname
+            if linking.goes_back(entry.linkname):
+                self._winding.append((path, entry.linkname, entry.offset))
+        elif link:
+            origin = seen.origins.get(link, link)
+            seen.origins[path] = origin
+            seen.names_of[origin] = seen.names_of.get(origin, 0) + 1
+
+    def _remember_parent(self, name: bytes, parts: list[bytes]) -> None:
+        """Names in the same directory need not be looked at from its root on."""
+        head, slash, _ = name.rstrip(b"/").rpartition(b"/")
+        if slash and len(parts) < self._limits.depth:
+            self._parents[head] = b"".join(part + b"/" for part in names.components(head))
+
+    def _verdict(self, entry: Entry, path: bytes, remarks: list[Remark]) -> Verdict:
+        findings = tuple(_finding(remark, entry.name, entry.offset) for remark in remarks)
+        acceptable = all(remark.severity is not Severity.ERROR for remark in remarks)
+        return Verdict(path, entry.mode, entry.mtime_ns, findings=findings, acceptable=acceptable)
+
+
+def _finding(remark: Remark, name: bytes, offset: int | None) -> Finding:
+    return Finding(
+        code=remark.reason,
+        severity=remark.severity,
+        path=names.printable(name[:4096]),
+        offset=offset,
+        detail=remark.detail,
+    )

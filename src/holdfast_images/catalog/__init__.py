@@ -1,0 +1,1 @@
+"""The tables of images, devices, snapshots and locks, in the database of the engine."""

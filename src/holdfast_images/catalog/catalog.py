@@ -1,0 +1,72 @@
+"""The catalog: what is recorded of images, in the database that the engine uses."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from holdfast_images.catalog.database import Database
+from holdfast_images.catalog.devices import DeviceTables
+from holdfast_images.catalog.images import ImageTables
+from holdfast_images.catalog.locks import LockTables
+from holdfast_images.catalog.place import database_path, is_postgres
+from holdfast_images.catalog.rows import Violation
+from holdfast_images.catalog.sqlite.database import SqliteDatabase
+
+_RULES = (
+    (1, "unpacked_without_image", "is unpacked as {0}, but there is no such image"),
+    (2, "unpacked_without_download", "is unpacked as {0}, but its download is {1}"),
+    (3, "snapshots_without_unpacked", "has snapshot {0} of device {1}, which does not hold it verified"),
+    (4, "activation_out_of_step", "is {0}, and has {1} active snapshots"),
+)
+
+
+class Catalog(ImageTables, DeviceTables, LockTables):
+    """All operations. Writes take the engine's transaction as `tx`, or make one of their own.
+
+    In a commit step always pass `tx`: on SQLite the engine has the database to itself until the step has ended.
+    Crash: an operation has happened whole, or not at all.
+    """
+
+    @classmethod
+    def open(cls, place: str | Path, *, synchronous: str = "FULL", host: str | None = None) -> Self:
+        """Open the catalog at the engine's place (a state directory or a URL), and bring its tables up to date.
+
+        `host` tells the machines of a fleet apart; a SQLite file has only one.
+        """
+        database: Database
+        if is_postgres(place):
+            from holdfast_images.catalog.postgres.database import open_postgres  # noqa: PLC0415 - when it is asked for
+
+            database = open_postgres(str(place), synchronous=synchronous)
+        else:
+            database = SqliteDatabase(database_path(place), synchronous=synchronous)
+        return cls(database, host=host or socket.gethostname())
+
+    def ping(self) -> None:
+        """Raise CatalogUnavailable or CatalogUnusable unless the database answers."""
+        with self._reading() as session:
+            session.run("list_image_locks")
+
+    def violations(self) -> list[Violation]:
+        """Every row that breaks one of the four rules between downloads, devices and snapshots, in one look."""
+        with self._reading() as session:
+            return [
+                Violation(rule, image_id, f"image {image_id} {message.format(*facts)}")
+                for rule, statement, message in _RULES
+                for image_id, *facts in session.run(statement)
+            ]
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,163 @@
+"""Operations on images: what is downloaded, and what was verified or refused."""
+
+from __future__ import annotations
+
+from holdfast import Transaction
+from holdfast_images.catalog.database import Session, Tables
+from holdfast_images.catalog.rows import Image, ImageStatus, Refusal, Verification
+from holdfast_images.errors import CatalogConflict, ImageError, ImageRefused
+from holdfast_images.model import Fingerprint
+
+
+class ImageTables(Tables):
+    """`images`, `image_verifications`, `image_refusals`."""
+
+    def check_image_downloaded(self, s3_key: str) -> Image | None:
+        """The image of a key, if its download is completed."""
+        return self._one(Image, "check_image_downloaded", s3_key=s3_key)
+
+    def store_image_metadata(
+        self,
+        image_id: str,
+        s3_key: str,
+        local_path: str,
+        checksum: str,
+        size_bytes: int,
+        *,
+        tx: Transaction | None = None,
+    ) -> None:
+        """Record a completed download, again if it was recorded before.
+
+        Raises CatalogConflict, with nothing changed, if the key is another image's or the image has another key.
+        """
+        with self._writing(tx) as session:
+            _refuse_other_key(session, image_id, s3_key)
+            stored = session.run(
+                "store_image_metadata",
+                image_id=image_id,
+                s3_key=s3_key,
+                local_path=local_path,
+                checksum=checksum,
+                size_bytes=size_bytes,
+            )
+            if not stored:
+                owner = session.select(Image, "image_by_key", s3_key=s3_key)
+                raise CatalogConflict(
+                    f"key {s3_key!r} is recorded as image {owner[0].image_id if owner else '?'}, not {image_id}",
+                    hint="use that image id, or remove that image first",
+                )
+            session.run("delete_refusals", s3_key=s3_key)
+
+    def get_image_by_id(self, image_id: str) -> Image | None:
+        """One image, whatever its status."""
+        return self._one(Image, "image_by_id", image_id=image_id)
+
+    def update_image_activation_status(self, image_id: str, status: str, *, tx: Transaction | None = None) -> None:
+        """Set `inactive`, `active` or `failed`. Raises ImageError if there is no such image."""
+        with self._writing(tx) as session:
+            if not session.run("update_image_activation_status", image_id=image_id, status=status):
+                raise ImageError(f"image {image_id} is not in the catalog", hint="see which are: images")
+
+    def list_images(self, download_status: str = "") -> list[Image]:
+        """All images, or those of one status, oldest first."""
+        return self._all(Image, "list_images", status=download_status)
+
+    def delete_image(self, image_id: str, *, tx: Transaction | None = None) -> None:
+        """Forget an image and what was unpacked of it. Raises CatalogConflict while snapshots of it are recorded."""
+        with self._writing(tx) as session:
+            # Deleted by itself, so that the RESTRICT of snapshots speaks before the CASCADE of images.
+            session.run("delete_unpacked_image", image_id=image_id)
+            session.run("delete_image", image_id=image_id)
+
+    def get_image_status(self, s3_key: str) -> list[ImageStatus]:
+        """Download, activation, device and snapshots of a key; a line per snapshot, one if there is none."""
+        return self._all(ImageStatus, "image_status", s3_key=s3_key)
+
+    # --- verdicts ---
+
+    def store_verification(
+        self,
+        image_id: str,
+        checksum: str,
+        fingerprint: Fingerprint,
+        *,
+        policy: str,
+        warnings: str = "[]",
+        tx: Transaction | None = None,
+    ) -> None:
+        """Pin the policy and the warnings (JSON) of an image, and how its verified file is recognised."""
+        with self._writing(tx) as session:
+            session.run(
+                "store_verification",
+                image_id=image_id,
+                checksum=checksum,
+                size_bytes=fingerprint.size,
+                inode=fingerprint.inode,
+                mtime_ns=fingerprint.mtime_ns,
+                ctime_ns=fingerprint.ctime_ns,
+                policy=policy,
+                warnings=warnings,
+            )
+
+    def get_verification(self, image_id: str) -> Verification | None:
+        """What is known of the content that the image has now; None if that was never verified."""
+        return self._one(Verification, "verification", image_id=image_id)
+
+    def store_refusal(
+        self,
+        image_id: str,
+        s3_key: str,
+        refused: ImageRefused,
+        *,
+        policy: str,
+        etag: str | None = None,
+        checksum: str | None = None,
+        local_path: str = "",
+        size_bytes: int = 0,
+        tx: Transaction | None = None,
+    ) -> None:
+        """Remember why content was refused, and its image as failed unless an earlier download of it is good."""
+        with self._writing(tx) as session:
+            session.run(
+                "mark_image_failed", image_id=image_id, s3_key=s3_key, local_path=local_path, size_bytes=size_bytes
+            )
+            session.run(
+                "store_refusal",
+                s3_key=s3_key,
+                policy=policy,
+                etag=etag,
+                checksum=checksum,
+                code=refused.code,
+                detail=refused.detail,
+                entry=refused.entry,
+                byte_offset=refused.offset,
+                hint=refused.hint,
+            )
+
+    def find_refusal(
+        self, s3_key: str, *, policy: str, etag: str | None = None, checksum: str | None = None
+    ) -> ImageRefused | None:
+        """The very error with which this content was refused under this policy before."""
+        found = self._one(Refusal, "refusal", s3_key=s3_key, policy=policy, etag=etag, checksum=checksum)
+        if found is None:
+            return None
+        return ImageRefused(found.code, found.detail, entry=found.entry, offset=found.byte_offset, hint=found.hint)
+
+    def list_refusals(self) -> list[Refusal]:
+        """Every refusal that is remembered, newest first."""
+        return self._all(Refusal, "list_refusals")
+
+    def forget_refusals(self, s3_key: str, *, tx: Transaction | None = None) -> None:
+        """Let the next run judge the key afresh."""
+        with self._writing(tx) as session:
+            session.run("delete_refusals", s3_key=s3_key)
+
+
+def _refuse_other_key(session: Session, image_id: str, s3_key: str) -> None:
+    # Two writers may both pass here: then the unique key of the second refuses it, less eloquently.
+    known = session.select(Image, "image_by_id", image_id=image_id)
+    if known and known[0].s3_key != s3_key:
+        raise CatalogConflict(
+            f"image {image_id} is recorded under the key {known[0].s3_key!r}, not {s3_key!r}",
+            hint="choose another image id, or remove that image first",
+        )

@@ -1,0 +1,92 @@
+"""Connections that are used again: so many at once, so many kept, none for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
+
+from holdfast_images.errors import CatalogUnavailable
+
+MOST_OPEN = 10
+MOST_IDLE = 5
+LIFETIME = 3600.0
+PATIENCE = 30.0
+
+
+class Closable(Protocol):
+    """All that the pool needs to know of a connection."""
+
+    def close(self) -> None:
+        """Give it up."""
+        ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Pool(Generic[C]):
+    """At most `MOST_OPEN` connections at once; `MOST_IDLE` of them wait for the next user, for an hour at most."""
+
+    def __init__(
+        self, connect: Callable[[], C], *, clock: Callable[[], float] = time.monotonic, patience: float = PATIENCE
+    ) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._patience = patience
+        self._slots = threading.BoundedSemaphore(MOST_OPEN)
+        self._lock = threading.Lock()
+        self._idle: list[tuple[C, float]] = []
+        self._closed = False
+
+    @contextmanager
+    def connection(self) -> Iterator[C]:
+        """A connection for one user. After an error of any kind it is not used again."""
+        if not self._slots.acquire(timeout=self._patience):
+            raise CatalogUnavailable(
+                f"all {MOST_OPEN} connections to the catalog have been in use for {self._patience:g} s",
+                hint="it will be tried again",
+            )
+        try:
+            connection, born = self._take()
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._give_back(connection, born)
+        finally:
+            self._slots.release()
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it comes back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.close()
+
+    @property
+    def idle(self) -> int:
+        """How many wait to be used."""
+        return len(self._idle)
+
+    def _take(self) -> tuple[C, float]:
+        with self._lock:
+            if self._closed:
+                raise CatalogUnavailable("the catalog has been closed", hint="open it again")
+            while self._idle:
+                connection, born = self._idle.pop()
+                if self._clock() - born < LIFETIME:
+                    return connection, born
+                connection.close()
+        return self._connect(), self._clock()
+
+    def _give_back(self, connection: C, born: float) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < MOST_IDLE and self._clock() - born < LIFETIME:
+                self._idle.append((connection, born))
+                return
+        connection.close()

@@ -1,0 +1,120 @@
+"""The engine's schema of a PostgreSQL database, shared by the hosts of a fleet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast import Engine
+from holdfast_images.catalog.place import split_url
+from holdfast_images.catalog.pool import Pool
+from holdfast_images.catalog.statements import load_migrations, load_statements, pending
+from holdfast_images.errors import CatalogUnavailable, CatalogUnusable
+
+try:
+    import psycopg
+    from psycopg import errors as pg
+    from psycopg import sql
+except ImportError as error:
+    raise CatalogUnusable(
+        f"PostgreSQL needs packages that are not installed: {error}", hint="pip install 'holdfast[postgres]'"
+    ) from error
+
+PACKAGE = "holdfast_images.catalog.postgres"
+Connection = psycopg.Connection[tuple[Any, ...]]
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+# `:name`, but neither the `::` of a cast nor a colon inside a word.
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_0-9]+)")
+
+
+def open_postgres(url: str, *, synchronous: str = "FULL") -> PostgresDatabase:
+    """The database of a URL as the engine takes it; the engine makes its schema first."""
+    Engine.open(url, synchronous=synchronous).close()
+    plain, schema = split_url(url)
+    return PostgresDatabase(plain, schema=schema, synchronous=synchronous)
+
+
+def in_dialect(statement: str, schema: str) -> str:
+    """A statement of queries.sql as psycopg wants it."""
+    return _PARAMETER.sub(r"%(\1)s", statement.replace("%", "%%").replace("{schema}", schema))
+
+
+class PostgresDatabase:
+    """The catalog's connections. Crash: the server rolls an open transaction back."""
+
+    refusals: tuple[type[Exception], ...] = (psycopg.IntegrityError, psycopg.DataError)
+
+    def __init__(self, url: str, *, schema: str, synchronous: str = "FULL") -> None:
+        if not _SCHEMA.fullmatch(schema):
+            raise CatalogUnusable(f"{schema!r} cannot be the name of a schema")
+        self._url = url
+        self._schema = schema
+        self._synchronous = "on" if synchronous == "FULL" else "off"
+        self.statements: Mapping[str, str] = {
+            name: in_dialect(text, schema) for name, text in load_statements(PACKAGE).items()
+        }
+        self.pool = Pool(self._connect)
+        try:
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Committed at the end, or rolled back whole."""
+        with translated(), self.pool.connection() as connection, connection.transaction():
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One state of the database for all reads in it."""
+        with translated(), self.pool.connection() as connection, connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.pool.close()
+
+    def _connect(self) -> Connection:
+        connection: Connection = psycopg.connect(
+            self._url, autocommit=True, connect_timeout=10, application_name="holdfast-images"
+        )
+        connection.execute("SET lock_timeout = '10s'; SET client_min_messages = warning")
+        if self._synchronous == "off":
+            connection.execute("SET synchronous_commit = off")
+        return connection
+
+    def _migrate(self) -> None:
+        migrations = load_migrations(PACKAGE)
+        with self.transaction() as connection:
+            # Held to the end of the transaction: several processes may start at once.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [f"{self._schema}.catalog"])
+            connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(self._schema)))
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS schema_migrations ("
+                "version INTEGER PRIMARY KEY, "
+                "applied_at TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP, "
+                "description TEXT)"
+            )
+            applied = [int(row[0]) for row in connection.execute("SELECT version FROM schema_migrations")]
+            for migration in pending(migrations, applied, f"schema {self._schema}"):
+                connection.execute(migration.sql.encode())
+                connection.execute(
+                    "INSERT INTO schema_migrations (version, description) VALUES (%s, %s)",
+                    [migration.version, migration.description],
+                )
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """PostgreSQL's errors as ours: the class says whether trying again can help."""
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.InterfaceError, pg.SerializationFailure, pg.DeadlockDetected) as error:
+        raise CatalogUnavailable(f"PostgreSQL: {str(error).strip()}", hint="it will be tried again") from error
+    except psycopg.Error as error:
+        raise CatalogUnusable(f"PostgreSQL: {str(error).strip()}", hint="see what is wrong: holdfast check") from error

@@ -1,0 +1,1 @@
+"""The catalog in the SQLite file of the engine."""

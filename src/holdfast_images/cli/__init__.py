@@ -1,0 +1,1 @@
+"""The image commands of `holdfast`. stdout is data, stderr is talk."""

@@ -1,0 +1,87 @@
+"""`holdfast gc` and `verify-system`: looking after everything there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from holdfast.cli.command import Command
+from holdfast.cli.exits import ExitCode
+from holdfast.cli.output import note, print_table, show
+from holdfast.cli.settings import Settings
+from holdfast_images.app import Images
+from holdfast_images.cli.opening import data_option, opened_images
+from holdfast_images.upkeep.collecting import DAY, Collected, collect, plan
+from holdfast_images.upkeep.facts import gather
+from holdfast_images.upkeep.verifying import check_pool, leftovers, verify_catalog, verify_image
+
+
+@click.command(cls=Command)
+@click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
+@click.option(
+    "--refusals-older-than",
+    type=click.FloatRange(0),
+    metavar="DAYS",
+    help="Forget refusals of that age, too: such an image is fetched and judged again.",
+)
+@data_option
+@click.pass_obj
+def gc(settings: Settings, /, dry_run: bool, refusals_older_than: float | None, **flags: Any) -> int:
+    """Remove what crashes have left and nobody needs.
+
+    Partial files whose writer is dead, files, devices and snapshots that are in no row, ids and locks of jobs that
+    have ended. What an unfinished job may need, or is in use, stays. Ends with 1 if something could not be removed.
+    """
+    seconds = None if refusals_older_than is None else refusals_older_than * DAY
+    with opened_images(settings, read_only=dry_run, **flags) as images:
+        actions = plan(gather(images), refusals_older_than=seconds)
+        done = [] if dry_run else collect(images, actions)
+    removed = [each.action for each in done if each.removed]
+    kept = [each for each in done if not each.removed]
+    data = {"actions": actions, "removed": len(removed), "kept": kept, "dry_run": dry_run}
+    rows = [(each.kind, each.subject, each.bytes, each.why) for each in (actions if dry_run else removed)]
+    show(settings, data, lambda: print_table(("kind", "what", "bytes", "why"), rows) if rows else None)
+    _tell_kept(settings, kept)
+    note(settings, f"{len(rows)} leftover(s)" + (": nothing was changed" if dry_run else " removed"))
+    return ExitCode.FAILURE if kept else ExitCode.OK
+
+
+@click.command("verify-system", cls=Command)
+@click.option("--deep", is_flag=True, help="Read every file, every device and every page of the database as well.")
+@data_option
+@click.pass_obj
+def verify_system(settings: Settings, /, deep: bool, **flags: Any) -> int:
+    """Check jobs, catalog, files and devices.
+
+    Every invariant of the engine, the rules of the catalog, every recorded file, device and snapshot, the room that is
+    left, and what gc would remove. Nothing is changed. Ends with 7 if anything was found.
+    """
+    with opened_images(settings, read_only=True, **flags) as images:
+        findings = [*images.engine.check(deep=deep), *_findings(images, deep=deep)]
+    return show_findings(settings, findings)
+
+
+def _findings(images: Images, *, deep: bool) -> list[Any]:
+    found = [*verify_catalog(images), *check_pool(images.devices.pool())]
+    for image in images.catalog.list_images():
+        found += verify_image(images, image, deep=deep)
+    return [*found, *leftovers(plan(gather(images)))]
+
+
+def show_findings(settings: Settings, findings: Sequence[Any]) -> int:
+    """Show them as `holdfast check` does, and say by the exit code whether there are any."""
+    rows = [(each.severity, each.code, each.subject, each.message) for each in findings]
+    show(
+        settings,
+        {"findings": findings},
+        lambda: print_table(("severity", "code", "subject", "message"), rows) if rows else None,
+    )
+    note(settings, f"{len(findings)} finding(s)" if findings else "nothing is wrong")
+    return ExitCode.FINDINGS if findings else ExitCode.OK
+
+
+def _tell_kept(settings: Settings, kept: Sequence[Collected]) -> None:
+    for each in kept:
+        note(settings, f"{each.action.kind} {each.action.subject} stays: {each.reason or 'it is gone already'}")

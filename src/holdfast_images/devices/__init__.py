@@ -1,0 +1,1 @@
+"""What holds an unpacked image: one protocol, several backends. The only place that starts programs."""

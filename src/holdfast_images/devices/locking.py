@@ -1,0 +1,81 @@
+"""Locks on directories that end with the process that holds them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from holdfast_images.errors import DeviceBusy
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PAUSE = 0.02
+
+
+def open_locked(parent: int, name: str, *, exclusive: bool, patience: float) -> int:
+    """A descriptor of a directory, locked against others. Raises FileNotFoundError, or DeviceBusy after `patience` s.
+
+    What was renamed or removed while waiting is looked for again under its name.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        descriptor = os.open(name, DIRECTORY, dir_fd=parent)
+        try:
+            if try_lock(descriptor, exclusive=exclusive):
+                if is_named(descriptor, parent, name):
+                    return descriptor
+            else:
+                _wait_a_little(descriptor, name, deadline)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int, *, exclusive: bool) -> bool:
+    """Lock it, or turn a lock that this descriptor has into another; False if others are in the way."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_locked(parent: int, name: str) -> bool:
+    """Does anybody hold a lock on it?"""
+    try:
+        descriptor = os.open(name, DIRECTORY, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    try:
+        return not try_lock(descriptor, exclusive=True)
+    finally:
+        os.close(descriptor)
+
+
+def is_named(descriptor: int, parent: int, name: str) -> bool:
+    """Does the name still lead to what is open?"""
+    try:
+        there = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), there)
+
+
+def _wait_a_little(descriptor: int, name: str, deadline: float) -> None:
+    if time.monotonic() >= deadline:
+        holders = _holders(descriptor)
+        raise DeviceBusy(f"{name} is in use{holders}", hint="it will be tried again; end that process if not")
+    time.sleep(PAUSE)
+
+
+def _holders(descriptor: int) -> str:
+    """Who holds locks on it, as far as the kernel tells us."""
+    inode = os.fstat(descriptor).st_ino
+    try:
+        with open("/proc/locks", encoding="ascii") as file:
+            fields = [line.split() for line in file]
+    except OSError:
+        return ""
+    pids = sorted({int(f[4]) for f in fields if f[1] == "FLOCK" and f[5].rpartition(":")[2] == str(inode)})
+    return f" by process {', '.join(map(str, pids))}" if pids else ""

@@ -1,0 +1,168 @@
+"""activate-image: check-snapshot → create-snapshot → register.
+
+| killed in | leaves | the next execution |
+|---|---|---|
+| check-snapshot | nothing | asks again |
+| create-snapshot | a reserved id, no snapshot, a half-made or a whole one | makes it, or finds it made |
+| register | the snapshot, and the rows or no rows | writes both rows, once |
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
+from holdfast_images.catalog.rows import Snapshot
+from holdfast_images.devices.protocol import Device, Found, Health
+from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
+from holdfast_images.flows.messages import ActivateRequest, ActivateResponse
+from holdfast_images.flows.workshop import Workshop, aborting, device_of
+from holdfast_images.model import default_snapshot_name, snapshot_id_candidates
+
+ActivateRun = Run[ActivateRequest, ActivateResponse]
+
+COLLISIONS = 3
+"""So many ids may be found to hold something else before it is given up."""
+
+
+def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
+    """The flow, done with the parts of this workshop."""
+    return (
+        Flow(
+            shop.flow_name("activate-image"),
+            request=ActivateRequest,
+            response=ActivateResponse,
+            cleanup=partial(remove_unrecorded, shop),
+        )
+        .start("check-snapshot", aborting(partial(check_snapshot, shop)), retry=exponential(3))
+        .to("create-snapshot", aborting(partial(create_snapshot, shop)), retry=fixed(3))
+        .commit("register", aborting(partial(register, shop)), retry=exponential(5, jitter=True))
+    )
+
+
+def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
+    """Hand off if the snapshot is there, in use and taken of this device; else the row is set inactive."""
+    request, name = run.request, _name(run.request)
+    row = shop.catalog.check_snapshot_exists(request.image_id, name)
+    if row is None or not row.active:
+        return
+    if lost := _what_is_lost(shop, request, row):
+        run.log.warning("snapshot %s will be made again: %s", name, lost)
+        shop.catalog.deactivate_snapshot(row.snapshot_id)
+        return
+    raise Handoff(
+        ActivateResponse(
+            image_id=request.image_id,
+            snapshot_id=row.snapshot_id,
+            snapshot_name=name,
+            device_path=row.device_path,
+            active=True,
+        )
+    )
+
+
+def _what_is_lost(shop: Workshop, request: ActivateRequest, row: Snapshot) -> str:
+    """Why the recorded snapshot cannot be used; empty if it can."""
+    if row.origin_device_id != request.device_id:
+        return f"it was taken of device {row.origin_device_id}, not {request.device_id}"
+    try:
+        shop.devices.verify(_snapshot_of(shop, request, row))
+    except DeviceLost as error:
+        return str(error)
+    return ""
+
+
+def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
+    """A snapshot of the sealed device, under an id that is reserved first."""
+    request, name = run.request, _name(run.request)
+    origin = _origin(shop, request)
+    taken: set[int] = set()
+    for _ in range(COLLISIONS):
+        snapshot_id = shop.catalog.reserve_snapshot_id(
+            request.image_id, name, snapshot_id_candidates(origin.id, name), avoiding=taken
+        )
+        snapshot = Device(id=snapshot_id, name=name, uuid=origin.uuid, size=origin.size)
+        if shop.devices.health(snapshot) is not Health.FOREIGN:
+            with run.effect("snapshot"):
+                shop.devices.snapshot(origin, snapshot)
+                path = shop.devices.activate(snapshot)
+            return ActivateResponse(
+                image_id=request.image_id, snapshot_id=str(snapshot_id), snapshot_name=name, device_path=str(path)
+            )
+        taken.add(snapshot_id)
+    raise DeviceBusy(
+        f"something else is in the place of snapshot {name}",
+        hint="choose another snapshot name, or see what is there: holdfast gc --dry-run",
+    )
+
+
+def register(shop: Workshop, run: ActivateRun, tx: Transaction) -> ActivateResponse:
+    """Record the snapshot, and its image as active."""
+    request, response = run.request, run.response
+    try:
+        shop.devices.verify(_made(shop, run))
+    except DeviceLost as error:
+        raise Rewind("create-snapshot", str(error)) from error
+    shop.catalog.register_snapshot(
+        request.image_id,
+        response.snapshot_id,
+        response.snapshot_name,
+        response.device_path,
+        request.device_id,
+        tx=tx,
+    )
+    response.active = response.activated = True
+    return response
+
+
+def remove_unrecorded(shop: Workshop, run: ActivateRun) -> None:
+    """After a failure: no snapshot stays that no row knows. What cannot be removed now is left to gc."""
+    request, response = run.request, run.response
+    row = shop.catalog.check_snapshot_exists(request.image_id, _name(request))
+    if response.snapshot_id and row is None:
+        try:
+            snapshot = _made(shop, run)
+            with run.effect("remove-snapshot"):
+                shop.devices.deactivate(snapshot)
+                shop.devices.delete(snapshot)
+            shop.catalog.release_reservation(request.image_id, snapshot.id)
+        except (ImageError, OSError) as error:
+            run.log.warning("snapshot %s could not be removed, gc will: %s", response.snapshot_name, error)
+    image = shop.catalog.get_image_by_id(request.image_id)
+    if image is not None and image.activation_status == "inactive":
+        shop.catalog.update_image_activation_status(request.image_id, "failed")
+
+
+def _name(request: ActivateRequest) -> str:
+    return request.snapshot_name or default_snapshot_name(request.image_id)
+
+
+def _found(shop: Workshop, name: str, device_id: str) -> Found:
+    found = shop.devices.look(name)
+    if found is not None and found.id == int(device_id) and found.uuid:
+        return found
+    raise DeviceLost(f"{name} is not there", hint="process the image again: it will be unpacked anew")
+
+
+def _origin(shop: Workshop, request: ActivateRequest) -> Device:
+    """The sealed device of the image, by what the catalog and the backend say of it."""
+    row = shop.catalog.get_unpacked_image_by_device_id(request.device_id)
+    if row is None or row.image_id != request.image_id or not row.layout_verified:
+        raise DeviceLost(
+            f"device {request.device_id} does not hold image {request.image_id}", hint="process the image again"
+        )
+    found = _found(shop, row.device_name, row.device_id)
+    origin = device_of(row.device_id, row.device_name, found.uuid or "", found.size)
+    shop.devices.verify(origin)
+    return origin
+
+
+def _snapshot_of(shop: Workshop, request: ActivateRequest, row: Snapshot) -> Device:
+    origin = _found(shop, request.device_name, request.device_id)
+    return device_of(row.snapshot_id, row.snapshot_name, origin.uuid or "", origin.size)
+
+
+def _made(shop: Workshop, run: ActivateRun) -> Device:
+    response = run.response
+    origin = _origin(shop, run.request)
+    return device_of(response.snapshot_id, response.snapshot_name, origin.uuid, origin.size)

@@ -1,0 +1,246 @@
+"""download-image: check-exists → download → validate → store-metadata.
+
+| killed in | leaves | the next execution |
+|---|---|---|
+| check-exists | nothing | asks again |
+| download | a hidden partial file | removes it and downloads from the beginning |
+| validate | the file | judges it again |
+| store-metadata | the file, and the row or no row | writes the row, once |
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
+from holdfast_images.archive.entry import Finding, Policy, Report, Severity
+from holdfast_images.archive.running import inspect_image
+from holdfast_images.catalog.rows import Image
+from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
+from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
+from holdfast_images.flows.workshop import Workshop, aborting
+from holdfast_images.source.fetching import fetch
+from holdfast_images.source.hashing import fingerprint_of, hash_file
+from holdfast_images.source.partial import remove_partials
+
+DownloadRun = Run[DownloadRequest, DownloadResponse]
+
+WARNINGS_KEPT = 20
+
+
+def download_flow(shop: Workshop) -> Flow[DownloadRequest, DownloadResponse]:
+    """The flow, done with the parts of this workshop."""
+    return (
+        Flow(
+            shop.flow_name("download-image"),
+            request=DownloadRequest,
+            response=DownloadResponse,
+            queue=shop.queue_name("downloads"),
+            cleanup=partial(remove_unrecorded, shop),
+        )
+        .start("check-exists", aborting(partial(check_exists, shop)), retry=exponential(3))
+        .to(
+            "download",
+            aborting(partial(download, shop)),
+            retry=exponential(5, jitter=True),
+            timeout=shop.timeouts.download,
+        )
+        .to("validate", aborting(partial(validate, shop)), retry=fixed(2))
+        .commit("store-metadata", aborting(partial(store_metadata, shop)), retry=exponential(5, jitter=True))
+    )
+
+
+def check_exists(shop: Workshop, run: DownloadRun) -> DownloadResponse:
+    """Hand off if the file is there and still what was verified."""
+    request = run.request
+    image = shop.catalog.check_image_downloaded(request.s3_key)
+    if image is None:
+        return run.response
+    if image.image_id != request.image_id:
+        raise CatalogConflict(
+            f"key {request.s3_key!r} is recorded as image {image.image_id}, not {request.image_id}",
+            hint="use that image id, or remove that image first",
+        )
+    found = _verified_file(shop, run, image)
+    if found is None:
+        return run.response
+    known = shop.catalog.get_verification(image.image_id)
+    if known is not None and known.checksum == found.checksum and _covers(Policy(known.policy), request.judging.policy):
+        found.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
+        raise Handoff(found)
+    # The content is the one that was recorded, but it was judged by rules that let more through.
+    refused = shop.catalog.find_refusal(request.s3_key, policy=request.judging.policy, checksum=found.checksum)
+    if refused is not None and not request.judging.verify:
+        raise refused
+    return found
+
+
+def _verified_file(shop: Workshop, run: DownloadRun, image: Image) -> DownloadResponse | None:
+    """The recorded file, if it is there and its content the recorded one. Reads it only if something has changed."""
+    request, path = run.request, Path(image.local_path)
+    try:
+        fingerprint = fingerprint_of(path)
+    except FileNotFoundError:
+        run.log.warning("the file of image %s is gone: it will be downloaded again", image.image_id)
+        return None
+    if request.judging.sha256 not in (None, image.checksum) or fingerprint.size != image.size_bytes:
+        return None
+    known = shop.catalog.get_verification(image.image_id)
+    if request.judging.verify or known is None or known.fingerprint != fingerprint:
+        checksum = hash_file(path, run.check, run.progress)
+        if checksum != image.checksum:
+            run.log.warning("the file of image %s was changed: it will be downloaded again", image.image_id)
+            return None
+        if known is not None:
+            shop.catalog.store_verification(
+                image.image_id, checksum, fingerprint, policy=known.policy, warnings=known.warnings
+            )
+    return DownloadResponse(
+        image_id=image.image_id,
+        local_path=image.local_path,
+        checksum=image.checksum or "",
+        size_bytes=image.size_bytes,
+        already_exist=True,
+        fingerprint=fingerprint,
+    )
+
+
+def _covers(judged_by: Policy, asked_for: Policy) -> bool:
+    """What STRICT has let through, DISTRO would have let through."""
+    return judged_by is asked_for or judged_by is Policy.STRICT
+
+
+def download(shop: Workshop, run: DownloadRun) -> DownloadResponse:
+    """Bring the object to its file, whole or not at all."""
+    if run.response.already_exist:
+        return run.response
+    request = run.request
+    target = shop.file_of(request.image_id)
+    shop.images.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for leftover in remove_partials(target):
+        run.log.info("removed %s, left by a download that was killed", leftover.name)
+    with run.effect("file"):
+        fetched = fetch(
+            request.location,
+            target,
+            limit=shop.limits.image_bytes,
+            sha256=request.judging.sha256,
+            connections=shop.connections,
+            token=run.exec_id,
+            check=run.check,
+            on_progress=partial(run.progress, note="bytes downloaded"),
+            on_head=partial(_refuse_again, shop, run),
+            settings=shop.source,
+        )
+    return DownloadResponse(
+        image_id=request.image_id,
+        local_path=str(target),
+        checksum=fetched.checksum,
+        size_bytes=fetched.size_bytes,
+        downloaded=True,
+        etag=fetched.etag,
+        fingerprint=fetched.fingerprint,
+    )
+
+
+def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None) -> None:
+    """The very object that was refused before is refused without being read again."""
+    if etag is None or run.request.judging.verify:
+        return
+    refused = shop.catalog.find_refusal(run.request.s3_key, policy=run.request.judging.policy, etag=etag)
+    if refused is not None:
+        raise refused
+
+
+def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
+    """The content is the one that was fetched, and may be unpacked; a refused file is removed."""
+    response, judging = run.response, run.request.judging
+    path = Path(response.local_path)
+    try:
+        fingerprint = fingerprint_of(path)
+    except FileNotFoundError as error:
+        raise Rewind("download", f"{path.name} is gone") from error
+    if judging.verify or fingerprint != response.fingerprint:
+        checksum = hash_file(path, run.check, run.progress)
+        if checksum != response.checksum:
+            with run.effect("remove-changed"):
+                path.unlink(missing_ok=True)
+            raise ChecksumMismatch(
+                f"{path} has SHA-256 {checksum}, and {response.checksum} was downloaded",
+                hint="something has written to it: find out what, then process the image again",
+            )
+    report = inspect_image(
+        path,
+        policy=judging.policy,
+        limits=shop.limits,
+        keep_setuid=judging.keep_setuid,
+        check=run.check,
+        on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes validated"),
+    )
+    if not report.acceptable:
+        _refuse(shop, run, report)
+    response.fingerprint = fingerprint
+    response.entries, response.total_bytes = report.entries, report.total_bytes
+    response.warnings = report.findings[:WARNINGS_KEPT]
+    return response
+
+
+def _refuse(shop: Workshop, run: DownloadRun, report: Report) -> None:
+    request, response = run.request, run.response
+    first = next(finding for finding in report.findings if finding.severity is Severity.ERROR)
+    errors = sum(finding.severity is Severity.ERROR for finding in report.findings)
+    hint = "see everything that is wrong with it: holdfast inspect"
+    refused = ImageRefused(first.code, first.detail, entry=first.path, offset=first.offset, hint=hint)
+    run.log.error("security: image %s refused, %d findings: %s", request.image_id, errors, refused)
+    # A file that other rules have let through belongs to those who asked for them.
+    if response.downloaded:
+        with run.effect("remove-refused"):
+            Path(response.local_path).unlink(missing_ok=True)
+    shop.catalog.store_refusal(
+        request.image_id,
+        request.s3_key,
+        refused,
+        policy=request.judging.policy,
+        etag=response.etag,
+        checksum=response.checksum,
+        local_path=response.local_path,
+        size_bytes=response.size_bytes,
+    )
+    raise refused
+
+
+def store_metadata(shop: Workshop, run: DownloadRun, tx: Transaction) -> DownloadResponse:
+    """Record the verified file, if it is still the one that was verified."""
+    request, response = run.request, run.response
+    try:
+        fingerprint = fingerprint_of(response.local_path)
+    except FileNotFoundError as error:
+        raise Rewind("download", f"{response.local_path} is gone") from error
+    if fingerprint != response.fingerprint:
+        raise Rewind("validate", f"{response.local_path} was written to since it was validated")
+    shop.catalog.store_image_metadata(
+        request.image_id, request.s3_key, response.local_path, response.checksum, response.size_bytes, tx=tx
+    )
+    shop.catalog.store_verification(
+        request.image_id,
+        response.checksum,
+        fingerprint,
+        policy=request.judging.policy,
+        warnings=msgspec.json.encode(response.warnings).decode(),
+        tx=tx,
+    )
+    return response
+
+
+def remove_unrecorded(shop: Workshop, run: DownloadRun) -> None:
+    """After a failure: no partial file stays, and no file that no row knows."""
+    request = run.request
+    target = shop.file_of(request.image_id)
+    remove_partials(target)
+    image = shop.catalog.get_image_by_id(request.image_id)
+    if (image is None or image.download_status != "completed") and run.response.downloaded:
+        with run.effect("remove-unrecorded"):
+            target.unlink(missing_ok=True)

@@ -1,0 +1,41 @@
+"""What an unpacked image must look like."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+from holdfast_images.errors import ImageRefused
+
+ROOT = "rootfs"
+EXPECTED = ("etc", "usr", "var")
+CRITICAL = ("etc", "usr")
+
+
+def refuse_bad_layout(content: Path, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
+    """Raise ImageRefused unless there is a root file system whose critical directories only their owners write to."""
+    if not _is_directory(content / ROOT):
+        raise ImageRefused(
+            "LAYOUT_NO_ROOTFS",
+            "the image has no directory rootfs",
+            entry=ROOT,
+            hint="archive the root file system below rootfs/, or as an OCI layout",
+        )
+    for name in EXPECTED:
+        # A distribution without /usr and programs without /etc exist: they are told of, and taken.
+        if not os.path.lexists(content / ROOT / name):
+            log.warning("the image has no rootfs/%s", name)
+    for name in CRITICAL:
+        path = content / ROOT / name
+        if _is_directory(path) and path.lstat().st_mode & stat.S_IWOTH:
+            raise ImageRefused("LAYOUT_WORLD_WRITABLE", f"anybody may write to rootfs/{name}", entry=f"{ROOT}/{name}")
+
+
+def _is_directory(path: Path) -> bool:
+    """Itself, not what a symlink of the image points to on this host."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,139 @@
+"""What the flows are asked, and what they answer. Saved with every job, so fields are only ever added."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast_images.archive.entry import Finding, Policy
+from holdfast_images.model import Fingerprint
+from holdfast_images.source.locations import Location
+
+
+class Judging(msgspec.Struct, frozen=True, kw_only=True):
+    """By which rules an image is taken."""
+
+    policy: Policy = Policy.STRICT
+    keep_setuid: bool = False
+    sha256: str | None = None
+    """The only content that is taken."""
+    verify: bool = False
+    """Read everything again, however much it looks like what was verified before."""
+
+
+class DownloadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Bring an object here and see whether it is an image that may be unpacked."""
+
+    s3_key: str
+    image_id: str
+    bucket: str = ""
+    location: Location
+    judging: Judging = Judging()
+
+
+class DownloadResponse(msgspec.Struct, kw_only=True):
+    """A verified file."""
+
+    image_id: str = ""
+    local_path: str = ""
+    checksum: str = ""
+    size_bytes: int = 0
+    downloaded: bool = False
+    already_exist: bool = False
+    etag: str | None = None
+    fingerprint: Fingerprint | None = None
+    entries: int = 0
+    total_bytes: int = 0
+    """Of the files in it, once extracted."""
+    warnings: tuple[Finding, ...] = ()
+
+
+class UnpackRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Unpack a verified file into a device of its own."""
+
+    image_id: str
+    local_path: str
+    checksum: str
+    pool_name: str = ""
+    device_size: int = 0
+    """Bytes; 0 leaves it to the settings."""
+    entries: int = 0
+    total_bytes: int = 0
+    judging: Judging = Judging()
+
+
+class UnpackResponse(msgspec.Struct, kw_only=True):
+    """A sealed device."""
+
+    image_id: str = ""
+    device_id: str = ""
+    device_name: str = ""
+    device_path: str = ""
+    device_size: int = 0
+    size_bytes: int = 0
+    file_count: int = 0
+    unpacked: bool = False
+    warnings: tuple[Finding, ...] = ()
+
+
+class ActivateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a snapshot of an unpacked image."""
+
+    image_id: str
+    device_id: str
+    device_name: str
+    snapshot_name: str = ""
+    pool_name: str = ""
+
+
+class ActivateResponse(msgspec.Struct, kw_only=True):
+    """A snapshot that is ready for use."""
+
+    image_id: str = ""
+    snapshot_id: str = ""
+    snapshot_name: str = ""
+    device_path: str = ""
+    active: bool = False
+    activated: bool = False
+
+
+class ProcessRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """From an object to a snapshot."""
+
+    s3_key: str
+    image_id: str
+    bucket: str = ""
+    location: Location
+    snapshot_name: str = ""
+    judging: Judging = Judging()
+
+
+class DeactivateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Take a snapshot out of use; what it holds stays, unless it is to be deleted."""
+
+    snapshot_name: str
+    delete: bool = False
+
+
+class DeactivateResponse(msgspec.Struct, kw_only=True):
+    """The snapshot that is not in use any more."""
+
+    image_id: str = ""
+    snapshot_id: str = ""
+    snapshot_name: str = ""
+    deactivated: bool = False
+
+
+class RemoveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove an image: its snapshots if forced, its device, its file, its rows."""
+
+    image_id: str
+    force: bool = False
+
+
+class RemoveResponse(msgspec.Struct, kw_only=True):
+    """What is gone."""
+
+    image_id: str = ""
+    snapshots: list[str] = []
+    device_name: str = ""
+    local_path: str = ""

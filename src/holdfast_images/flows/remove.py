@@ -1,0 +1,143 @@
+"""deactivate-snapshot and remove-image: what undoes the others, as safe to interrupt as they are."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from holdfast import Flow, Run, Transaction, exponential, fixed
+from holdfast_images.catalog.rows import Snapshot
+from holdfast_images.errors import CatalogConflict, Permanent
+from holdfast_images.flows.messages import DeactivateRequest, DeactivateResponse, RemoveRequest, RemoveResponse
+from holdfast_images.flows.workshop import Workshop, aborting, device_of, lock_image, owner_of, unlock_image
+from holdfast_images.source.partial import remove_partials
+
+DeactivateRun = Run[DeactivateRequest, DeactivateResponse]
+RemoveRun = Run[RemoveRequest, RemoveResponse]
+
+
+class UnknownImage(Permanent):
+    """There is nothing of this name in the catalog."""
+
+
+def deactivate_flow(shop: Workshop) -> Flow[DeactivateRequest, DeactivateResponse]:
+    """deactivate-snapshot: deactivate → forget."""
+    return (
+        Flow(shop.flow_name("deactivate-snapshot"), request=DeactivateRequest, response=DeactivateResponse)
+        .start("deactivate", aborting(partial(deactivate, shop)), retry=fixed(3))
+        .commit("record", aborting(partial(record_inactive, shop)), retry=exponential(5, jitter=True))
+    )
+
+
+def deactivate(shop: Workshop, run: DeactivateRun) -> DeactivateResponse:
+    """Take the snapshot's device out of use; nobody may have it open."""
+    name = run.request.snapshot_name
+    row = next((row for row in shop.catalog.list_snapshots() if row.snapshot_name == name), None)
+    if row is None:
+        raise UnknownImage(f"there is no snapshot {name}", hint="see which there are: holdfast snapshots")
+    with run.effect("deactivate"):
+        _take_out_of_use(shop, row, delete=run.request.delete)
+    return DeactivateResponse(
+        image_id=row.image_id, snapshot_id=row.snapshot_id, snapshot_name=name, deactivated=row.active
+    )
+
+
+def record_inactive(shop: Workshop, run: DeactivateRun, tx: Transaction) -> None:
+    """Record it as inactive, or forget it."""
+    response = run.response
+    if run.request.delete:
+        shop.catalog.delete_snapshot(response.snapshot_id, tx=tx)
+        shop.catalog.release_reservation(response.image_id, int(response.snapshot_id), tx=tx)
+    else:
+        shop.catalog.deactivate_snapshot(response.snapshot_id, tx=tx)
+
+
+def _take_out_of_use(shop: Workshop, row: Snapshot, *, delete: bool) -> None:
+    found = shop.devices.look(row.snapshot_name)
+    if found is None or found.id != int(row.snapshot_id) or not found.uuid:
+        return
+    snapshot = device_of(row.snapshot_id, row.snapshot_name, found.uuid, found.size)
+    shop.devices.unmount(snapshot)
+    shop.devices.deactivate(snapshot)
+    if delete:
+        shop.devices.delete(snapshot)
+
+
+def remove_flow(shop: Workshop) -> Flow[RemoveRequest, RemoveResponse]:
+    """remove-image: check-removable → remove-snapshots → remove-device → remove-file → forget."""
+    return (
+        Flow(
+            shop.flow_name("remove-image"),
+            request=RemoveRequest,
+            response=RemoveResponse,
+            cleanup=lambda run: unlock_image(shop, run, run.request.image_id),
+        )
+        .start("check-removable", aborting(partial(check_removable, shop)), retry=exponential(3))
+        .to("remove-snapshots", aborting(partial(remove_snapshots, shop)), retry=fixed(3))
+        .to("remove-device", aborting(partial(remove_device, shop)), retry=fixed(3))
+        .to("remove-file", aborting(partial(remove_file, shop)), retry=fixed(3))
+        .commit("forget", aborting(partial(forget, shop)), retry=exponential(5, jitter=True))
+    )
+
+
+def check_removable(shop: Workshop, run: RemoveRun) -> RemoveResponse:
+    """Nobody unpacks the image meanwhile, and no snapshot of it is in use, unless that is to be ignored."""
+    request = run.request
+    lock_image(shop, run, request.image_id)
+    image = shop.catalog.get_image_by_id(request.image_id)
+    if image is None:
+        raise UnknownImage(f"there is no image {request.image_id}", hint="see which there are: holdfast images")
+    snapshots = shop.catalog.get_snapshots_by_image_id(request.image_id)
+    if snapshots and not request.force:
+        names = ", ".join(row.snapshot_name for row in snapshots)
+        raise CatalogConflict(
+            f"image {request.image_id} has snapshots: {names}", hint="remove them first, or all of it with --force"
+        )
+    unpacked = shop.catalog.get_unpacked_image_by_id(request.image_id)
+    return RemoveResponse(
+        image_id=request.image_id,
+        snapshots=[row.snapshot_name for row in snapshots],
+        device_name=unpacked.device_name if unpacked else "",
+        local_path=image.local_path,
+    )
+
+
+def remove_snapshots(shop: Workshop, run: RemoveRun) -> None:
+    """Delete the devices of all snapshots; one that is in use stops the removal."""
+    for row in shop.catalog.get_snapshots_by_image_id(run.request.image_id):
+        with run.effect("remove-snapshot"):
+            _take_out_of_use(shop, row, delete=True)
+
+
+def remove_device(shop: Workshop, run: RemoveRun) -> None:
+    """Delete the image's device."""
+    row = shop.catalog.get_unpacked_image_by_id(run.request.image_id)
+    found = shop.devices.look(row.device_name) if row is not None else None
+    if row is None or found is None or found.id != int(row.device_id) or not found.uuid:
+        return
+    device = device_of(row.device_id, row.device_name, found.uuid, found.size)
+    with run.effect("remove-device"):
+        shop.devices.unmount(device)
+        shop.devices.deactivate(device)
+        shop.devices.delete(device)
+
+
+def remove_file(shop: Workshop, run: RemoveRun) -> None:
+    """Delete the downloaded file and what downloads have left beside it."""
+    # Only what the catalog says and the settings allow: a row that was tampered with must not delete other files.
+    target = shop.file_of(run.request.image_id)
+    if run.response.local_path and Path(run.response.local_path) != target:
+        run.log.warning("%s is not where images are kept, and stays", run.response.local_path)
+    with run.effect("remove-file"):
+        target.unlink(missing_ok=True)
+    remove_partials(target)
+
+
+def forget(shop: Workshop, run: RemoveRun, tx: Transaction) -> None:
+    """Delete every row of the image, and let go of it."""
+    image_id = run.request.image_id
+    for row in shop.catalog.get_snapshots_by_image_id(image_id):
+        shop.catalog.delete_snapshot(row.snapshot_id, tx=tx)
+    shop.catalog.delete_image(image_id, tx=tx)
+    shop.catalog.release_reservations(image_id, tx=tx)
+    shop.catalog.release_image_lock(image_id, owner_of(run), tx=tx)

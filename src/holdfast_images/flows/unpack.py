@@ -1,0 +1,282 @@
+"""unpack-image: check-unpacked → create-device → extract-layers → verify-layout → update-db.
+
+| killed in | leaves | the next execution |
+|---|---|---|
+| check-unpacked | the image's lock | finds the lock to be its own |
+| create-device | a reserved id, no device or a half-made one | removes it and makes it anew |
+| extract-layers | a device with a part of the files | removes it and goes back to create-device |
+| verify-layout | a whole device, sealed or not | looks at it again |
+| update-db | a sealed device, and the row or no row | writes the row, once |
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
+from holdfast_images.archive.running import extract_image, inspect_image
+from holdfast_images.catalog.rows import UnpackedImage
+from holdfast_images.devices.protocol import Device, Health, PoolHealth
+from holdfast_images.errors import CatalogConflict, ChecksumMismatch, DeviceBusy, DeviceLost, ImageError, NoSpace
+from holdfast_images.flows.layout import refuse_bad_layout
+from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
+from holdfast_images.flows.workshop import Workshop, aborting, device_of, lock_image, owner_of, unlock_image, uuid_of
+from holdfast_images.model import device_id_candidates, device_name
+from holdfast_images.source.hashing import fingerprint_of, hash_file
+
+UnpackRun = Run[UnpackRequest, UnpackResponse]
+
+COLLISIONS = 3
+"""So many ids may be found to hold something else before it is given up."""
+TIMEOUT_MARGIN = 0.9
+"""The process that extracts gets this part of the step's time, so that its end is told and not only noticed."""
+
+
+def unpack_flow(shop: Workshop) -> Flow[UnpackRequest, UnpackResponse]:
+    """The flow, done with the parts of this workshop."""
+    return (
+        Flow(
+            shop.flow_name("unpack-image"),
+            request=UnpackRequest,
+            response=UnpackResponse,
+            queue=shop.queue_name("unpacking"),
+            cleanup=partial(remove_unrecorded, shop),
+        )
+        .start("check-unpacked", aborting(partial(check_unpacked, shop)), retry=exponential(3))
+        .to("create-device", aborting(partial(create_device, shop)), retry=fixed(3))
+        .to(
+            "extract-layers",
+            aborting(partial(extract_layers, shop)),
+            retry=fixed(2),
+            timeout=shop.timeouts.extract,
+        )
+        .to("verify-layout", aborting(partial(verify_layout, shop)), retry=fixed(2))
+        .commit("update-db", aborting(partial(update_db, shop)), retry=exponential(5))
+    )
+
+
+def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
+    """Hand off if the device is there and holds this very content; forget it if it does not."""
+    request = run.request
+    lock_image(shop, run, request.image_id)
+    row = shop.catalog.check_image_unpacked(request.image_id)
+    if row is None:
+        return
+    device = device_of(row.device_id, row.device_name, _uuid(request))
+    if lost := _what_is_lost(shop, row, device, deep=request.judging.verify):
+        run.log.warning("image %s will be unpacked again: %s", request.image_id, lost)
+        _forget(shop, row, device)
+        return
+    unlock_image(shop, run, request.image_id)
+    raise Handoff(
+        UnpackResponse(
+            image_id=request.image_id,
+            device_id=row.device_id,
+            device_name=row.device_name,
+            device_path=row.device_path,
+            size_bytes=row.size_bytes,
+            file_count=row.file_count,
+        )
+    )
+
+
+def _what_is_lost(shop: Workshop, row: UnpackedImage, device: Device, *, deep: bool) -> str:
+    """Why the recorded device cannot be used; empty if it can."""
+    if not row.layout_verified:
+        return f"{row.device_name} was never verified"
+    try:
+        shop.devices.verify(device, deep=deep)
+    except DeviceLost as error:
+        return str(error)
+    return ""
+
+
+def _forget(shop: Workshop, row: UnpackedImage, device: Device) -> None:
+    """Delete the stale row; if snapshots were taken of the device, keep the row and mark it as not verified."""
+    other_content = shop.devices.health(device) is Health.FOREIGN
+    if shop.catalog.get_snapshots_by_image_id(row.image_id):
+        if other_content:
+            raise CatalogConflict(
+                f"{row.device_name} holds other content of image {row.image_id}, and snapshots were taken of it",
+                hint="remove those snapshots, or process the new content under another --image-id",
+            )
+        shop.catalog.mark_unpacked_unverified(row.image_id)
+        return
+    if other_content:
+        _delete_found(shop, row)
+    shop.catalog.delete_unpacked_image(row.image_id)
+
+
+def _delete_found(shop: Workshop, row: UnpackedImage) -> None:
+    """Remove what the catalog says is the image's device, whatever content it holds."""
+    found = shop.devices.look(row.device_name)
+    if found is not None and found.id == int(row.device_id) and found.uuid:
+        shop.devices.delete(device_of(row.device_id, row.device_name, found.uuid))
+
+
+def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
+    """An empty device under an id that is reserved first; what an earlier execution left there is removed."""
+    request, response = run.request, run.response
+    _admit(shop, run)
+    taken: set[int] = set()
+    for _ in range(COLLISIONS):
+        device_id = shop.catalog.reserve_device_id(
+            request.image_id, device_id_candidates(request.image_id), avoiding=taken
+        )
+        device = Device(
+            id=device_id,
+            name=device_name(device_id),
+            uuid=_uuid(request),
+            size=request.device_size or shop.device_size,
+            files=request.entries,
+        )
+        if shop.devices.health(device) is not Health.FOREIGN:
+            _make_anew(shop, run, device)
+            response.image_id = request.image_id
+            response.device_id = str(device.id)
+            response.device_name = device.name
+            response.device_size = device.size
+            response.device_path = str(shop.devices.path_of(device.name))
+            return response
+        taken.add(device_id)
+    raise DeviceBusy(
+        f"the ids {', '.join(map(str, sorted(taken)))} hold something that is not image {request.image_id}",
+        hint="see what is there: holdfast gc --dry-run",
+    )
+
+
+def _admit(shop: Workshop, run: UnpackRun) -> None:
+    """Refuse what cannot fit before anything is made."""
+    pool = shop.devices.pool()
+    if pool.health not in (PoolHealth.OK, PoolHealth.LOW):
+        raise NoSpace(f"no image can be unpacked: {pool.detail or pool.health}", hint="free or add space: holdfast gc")
+    needed = run.request.total_bytes or _inspected_bytes(shop, run)
+    if needed > pool.available_bytes:
+        raise NoSpace(
+            f"image {run.request.image_id} needs {needed} bytes, and {pool.available_bytes} of "
+            f"{pool.capacity_bytes} are available",
+            hint="remove images that are not needed, or give the pool more space",
+        )
+
+
+def _inspected_bytes(shop: Workshop, run: UnpackRun) -> int:
+    """Of an image that was validated by an earlier job."""
+    judging = run.request.judging
+    return inspect_image(
+        Path(run.request.local_path),
+        policy=judging.policy,
+        limits=shop.limits,
+        keep_setuid=judging.keep_setuid,
+        check=run.check,
+    ).total_bytes
+
+
+def _make_anew(shop: Workshop, run: UnpackRun, device: Device) -> None:
+    """Nothing continues a half-filled device, so whatever is there goes."""
+    with run.effect("device"):
+        shop.devices.unmount(device)
+        shop.devices.delete(device)
+        shop.devices.create(device)
+
+
+def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
+    """Every file of the image, in the mounted device, on disk."""
+    request, response = run.request, run.response
+    device = _device(run)
+    if run.interrupted:
+        raise Rewind("create-device", "an extraction that was cut short cannot be continued")
+    if run.tries > 1:
+        _make_anew(shop, run, device)
+    _refuse_changed_file(shop, run)
+    deadline = run.deadline if run.deadline is not None else shop.timeouts.extract
+    with run.effect("extract"):
+        extracted = extract_image(
+            Path(request.local_path),
+            shop.devices.mount(device),
+            policy=request.judging.policy,
+            limits=shop.limits,
+            keep_setuid=request.judging.keep_setuid,
+            timeout=deadline * TIMEOUT_MARGIN,
+            check=run.check,
+            on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes extracted"),
+        )
+    response.size_bytes = extracted.total_bytes
+    response.file_count = extracted.file_count
+    response.warnings = extracted.warnings
+    return response
+
+
+def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
+    """Only what was verified is unpacked."""
+    request, path = run.request, Path(run.request.local_path)
+    known = shop.catalog.get_verification(request.image_id)
+    try:
+        fingerprint = fingerprint_of(path)
+    except FileNotFoundError:
+        raise DeviceLost(f"{path} is gone", hint="process the image again: it will be downloaded") from None
+    if known is not None and (known.checksum, known.fingerprint) == (request.checksum, fingerprint):
+        return
+    checksum = hash_file(path, run.check, run.progress)
+    if checksum != request.checksum:
+        raise ChecksumMismatch(
+            f"{path} has SHA-256 {checksum}, and {request.checksum} was verified",
+            hint="process the image again: it will be downloaded",
+        )
+
+
+def verify_layout(shop: Workshop, run: UnpackRun) -> None:
+    """The device holds a root file system that nobody else may write to; then it is sealed."""
+    device = _device(run)
+    refuse_bad_layout(shop.devices.mount(device), run.log)
+    # Sealing syncs and reads through the whole device: too slow for the transaction of update-db.
+    with run.effect("seal"):
+        shop.devices.seal(device)
+
+
+def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse:
+    """Record the sealed device and let go of the image."""
+    request, response = run.request, run.response
+    try:
+        shop.devices.verify(_device(run))
+    except DeviceLost as error:
+        raise Rewind("create-device", str(error)) from error
+    shop.catalog.store_unpacked_image(
+        request.image_id,
+        response.device_id,
+        response.device_name,
+        response.device_path,
+        response.size_bytes,
+        response.file_count,
+        tx=tx,
+    )
+    shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
+    response.unpacked = True
+    return response
+
+
+def remove_unrecorded(shop: Workshop, run: UnpackRun) -> None:
+    """After a failure: no device stays that no row knows, and no lock. What cannot be removed now is left to gc."""
+    request = run.request
+    row = shop.catalog.get_unpacked_image_by_id(request.image_id)
+    if run.response.device_id and (row is None or not row.layout_verified):
+        device = _device(run)
+        try:
+            with run.effect("remove-device"):
+                shop.devices.unmount(device)
+                shop.devices.deactivate(device)
+                shop.devices.delete(device)
+            if row is None:
+                shop.catalog.release_reservation(request.image_id, device.id)
+        except (ImageError, OSError) as error:
+            run.log.warning("%s could not be removed, gc will: %s", device.name, error)
+    unlock_image(shop, run, request.image_id)
+
+
+def _device(run: UnpackRun) -> Device:
+    response = run.response
+    return device_of(response.device_id, response.device_name, _uuid(run.request), response.device_size)
+
+
+def _uuid(request: UnpackRequest) -> str:
+    return uuid_of(request.image_id, request.checksum, request.judging)

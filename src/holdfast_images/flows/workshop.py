@@ -1,0 +1,130 @@
+"""What the steps of all flows work with, and how their errors steer a job."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast import Abort, JobState, Rewind, Run, WaitFor
+from holdfast.errors import NotFound
+from holdfast_images.archive.entry import Limits
+from holdfast_images.catalog.catalog import Catalog
+from holdfast_images.devices.protocol import Device, Devices
+from holdfast_images.errors import ImageBusy, Permanent
+from holdfast_images.flows.messages import Judging
+from holdfast_images.model import ext4_uuid
+from holdfast_images.source.settings import SourceSettings
+
+S = TypeVar("S", bound=Callable[..., Any])
+
+LONGEST_REASON = 2000
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that the two long steps may take."""
+
+    download: float = 300.0
+    extract: float = 1800.0
+
+
+class Workshop(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts that steps are done with. `images` is the directory of the downloaded files."""
+
+    catalog: Catalog
+    devices: Devices
+    images: Path
+    limits: Limits = Limits()
+    source: SourceSettings = SourceSettings()
+    timeouts: Timeouts = Timeouts()
+    device_size: int = 10 << 30
+    connections: int = 2
+    host: str = ""
+    """On a store that hosts share, the one whose devices these are: part of the names of the flows."""
+
+    def flow_name(self, name: str) -> str:
+        """The name of a flow; with a host in it only that host's workers run its jobs."""
+        return f"{name}.{self.host}" if self.host else name
+
+    def queue_name(self, name: str) -> str:
+        """Limits are a host's, because its disks and network are."""
+        return self.flow_name(name)
+
+    def file_of(self, image_id: str) -> Path:
+        """Where the file of an image is."""
+        return self.images / f"{image_id}.tar"
+
+
+def uuid_of(image_id: str, checksum: str, judging: Judging) -> str:
+    """Of the file system that holds this content of this image: other content has another."""
+    return ext4_uuid(f"{image_id}@{checksum}{'+setuid' if judging.keep_setuid else ''}")
+
+
+def device_of(device_id: str, name: str, uuid: str, size: int = 0) -> Device:
+    """The device that catalog and backend both mean."""
+    return Device(id=int(device_id), name=name, uuid=uuid, size=size)
+
+
+def aborting(step: S) -> S:
+    """The step; what cannot get better by trying again aborts its job."""
+
+    @functools.wraps(step)
+    def run_step(*arguments: Any) -> Any:
+        try:
+            return step(*arguments)
+        except Permanent as error:
+            raise Abort(reason_of(error)) from error
+
+    return run_step  # type: ignore[return-value]
+
+
+def reason_of(error: Permanent) -> str:
+    """As jobs keep it: the class first, by which the command line chooses its exit code."""
+    hint = f" (hint: {error.hint})" if error.hint else ""
+    return f"{type(error).__name__}: {error}"[: LONGEST_REASON - len(hint)] + hint
+
+
+# --- locks of images ------------------------------------------------------------------------------------------
+
+
+def owner_of(run: Run[Any, Any]) -> str:
+    """Who holds a lock: the job, whatever execution works for it."""
+    return f"job:{run.job.job_id}"
+
+
+def lock_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> None:
+    """Hold the image's lock, waiting for whoever has it; a lock whose owner is not live is taken over.
+
+    An unfinished job is live: its next execution goes on with what is locked. Taking over is journaled by a rewind.
+    Crash: the lock is the job's, and found to be its own by the next execution.
+    """
+    owner = owner_of(run)
+    try:
+        shop.catalog.acquire_image_lock(image_id, owner)
+    except ImageBusy:
+        lock = shop.catalog.get_image_lock(image_id)
+        if lock is None:
+            raise
+        kind, _, job_id = lock.locked_by.partition(":")
+        if kind == "job" and is_live(run, job_id):
+            raise WaitFor(job_id) from None
+        if not shop.catalog.take_over_image_lock(image_id, lock.locked_by, owner):
+            raise
+        raise Rewind(run.step, f"took over the lock of {lock.locked_by}, which is not live any more") from None
+
+
+def unlock_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> None:
+    """Give the lock up, if it is this job's."""
+    shop.catalog.release_image_lock(image_id, owner_of(run))
+
+
+def is_live(run: Run[Any, Any], job_id: str) -> bool:
+    """Will that job go on by itself?"""
+    try:
+        state = run.child_result(job_id).state
+    except NotFound:
+        return False
+    return state in (JobState.PENDING, JobState.RUNNING)

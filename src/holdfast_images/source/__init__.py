@@ -1,0 +1,1 @@
+"""Where images come from. The only place that talks to the network."""

@@ -1,0 +1,144 @@
+"""A file that appears whole or not at all: written under a hidden name, locked by its writer, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, Self
+
+from holdfast_images.errors import NoSpace
+from holdfast_images.source.hashing import Fingerprint, fingerprint_of
+
+_SUFFIX = ".partial"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Partial:
+    """The file while it is written. Leaving the `with` block without `publish` removes it.
+
+    Crash: the hidden file stays, and its lock does not; `remove_partials` collects it.
+    """
+
+    def __init__(self, target: Path, token: str | None = None) -> None:
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise ValueError(f"{token!r} is no token: 1 to 64 letters, digits, '_' and '-'")
+        self.target = target
+        self.path = target.with_name(f".{target.name}.{token or secrets.token_hex(6)}{_SUFFIX}")
+        self.descriptor = self._create()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.path.unlink(missing_ok=True)
+        finally:
+            os.close(self.descriptor)
+
+    def reserve(self, size: int) -> None:
+        """Take the space for all of it now; NoSpace with the numbers if it is not there."""
+        try:
+            os.posix_fallocate(self.descriptor, 0, size)
+        except OSError as error:
+            if error.errno in _FULL:
+                self.tell_full(error, size)
+            # Another file system without fallocate: the space is found, or not, while writing.
+            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+                raise
+
+    def tell_full(self, error: OSError, size: int | None) -> NoReturn:
+        """Raise NoSpace if the error says so, the error itself if not."""
+        if error.errno not in _FULL:
+            raise error
+        room = os.statvfs(self.target.parent)
+        free = room.f_bavail * room.f_frsize
+        needed = f"{size} bytes are needed" if size is not None else "the size was not known before"
+        raise NoSpace(
+            f"no space for {self.target}: {needed}, {free} are free ({os.strerror(error.errno)})",
+            hint="remove images that are not needed (gc), raise the quota, or give the disk more space",
+        ) from error
+
+    def publish(self) -> Fingerprint:
+        """Make the file durable under its own name, replacing what had it, and tell its fingerprint.
+
+        Crash: before the rename the old file is there, after it the new one; never a part of one.
+        """
+        try:
+            os.fsync(self.descriptor)
+        except OSError as error:
+            self.tell_full(error, None)
+        os.rename(self.path, self.target)
+        _sync_directory(self.target.parent)
+        # Taken last: the rename changes the time of the inode.
+        return fingerprint_of(self.descriptor)
+
+    def _create(self) -> int:
+        while True:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                raise
+            # Whoever collects leftovers may have locked and removed it between the two calls.
+            if os.fstat(descriptor).st_nlink > 0:
+                # A caller that comes again with its token takes over what it left.
+                os.ftruncate(descriptor, 0)
+                return descriptor
+            os.close(descriptor)
+
+
+def partials_of(target: Path) -> list[Path]:
+    """The hidden files of this target, whoever writes or has left them."""
+    prefix = f".{target.name}."
+    try:
+        names = sorted(os.listdir(target.parent))
+    except FileNotFoundError:
+        return []
+    return [
+        target.with_name(name)
+        for name in names
+        # A token has no dot: ".a.tar.1f.partial" is one of "a.tar", and none of "a".
+        if name.startswith(prefix) and name.endswith(_SUFFIX) and "." not in name[len(prefix) : -len(_SUFFIX)]
+    ]
+
+
+def remove_partials(target: Path) -> list[Path]:
+    """Remove the hidden files whose writer is dead, and tell which. One that is being written is left alone."""
+    return [path for path in partials_of(target) if _removed(path)]
+
+
+def _removed(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP}:
+            return False
+        raise
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Renamed meanwhile, and perhaps another one made: only the file that was locked is removed.
+        if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+            path.unlink()
+            return True
+        return False
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

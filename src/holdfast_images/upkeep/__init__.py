@@ -1,0 +1,1 @@
+"""What is looked after: leftovers are removed, promises checked. Plans are pure, and carried out apart."""

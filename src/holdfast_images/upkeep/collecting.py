@@ -1,0 +1,224 @@
+"""What nobody needs any more: which it is (pure), and its removal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from holdfast_images.app import Images
+from holdfast_images.catalog.rows import Reservation
+from holdfast_images.devices.protocol import Device, Found, Kind
+from holdfast_images.errors import ImageError
+from holdfast_images.model import valid_image_id
+from holdfast_images.source.partial import remove_partials
+from holdfast_images.upkeep.facts import PARTIAL, Facts, work_of
+
+STALE_SECONDS = 3600
+DAY = 86_400.0
+
+
+class Leftover(StrEnum):
+    """What kind of thing is left."""
+
+    LOCK = "lock"
+    DEVICE = "device"
+    SNAPSHOT = "snapshot"
+    RESERVATION = "reservation"
+    PARTIAL = "partial"
+    FILE = "file"
+    REFUSAL = "refusal"
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing to be removed, and why nobody needs it."""
+
+    kind: Leftover
+    subject: str
+    why: str
+    image_id: str = ""
+    device_id: int | None = None
+    uuid: str = ""
+    bytes: int | None = None
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """How an action ended: removed, or why not."""
+
+    action: Action
+    removed: bool
+    reason: str = ""
+
+
+# --- the plan: pure -------------------------------------------------------------------------------------------
+
+
+def plan(facts: Facts, *, refusals_older_than: float | None = None) -> list[Action]:
+    """Everything that can go. What an unfinished job may still need, or is in use, stays."""
+    actions = [*_locks(facts), *_devices(facts), *_reservations(facts), *_files(facts)]
+    if refusals_older_than is not None:
+        actions += _refusals(facts, refusals_older_than)
+    return actions
+
+
+def _locks(facts: Facts) -> Iterator[Action]:
+    for lock in facts.locks:
+        kind, _, job_id = lock.locked_by.partition(":")
+        if kind == "job":
+            if job_id in facts.finished:
+                yield Action(
+                    kind=Leftover.LOCK, subject=lock.locked_by, image_id=lock.image_id, why="its job has ended"
+                )
+        elif lock.age > STALE_SECONDS:
+            why = f"no job holds it, and it is {lock.age} s old"
+            yield Action(kind=Leftover.LOCK, subject=lock.locked_by, image_id=lock.image_id, why=why)
+
+
+def _devices(facts: Facts) -> Iterator[Action]:
+    recorded = {row.device_name for row in facts.unpacked} | {row.snapshot_name for row in facts.snapshots}
+    reserved = {row.device_id: row for row in facts.reservations}
+    names = {row.snapshot_name: row for row in facts.reservations if row.snapshot_name}
+    for found in facts.found:
+        if found.name in recorded or found.busy:
+            continue
+        reservation = reserved.get(found.id) if found.id is not None else names.get(found.name)
+        reservation = reservation or _reserved_by_name(facts, found)
+        image_id = reservation.image_id if reservation else ""
+        if not _is_worked_on(facts, image_id, found.name):
+            yield Action(
+                kind=Leftover.SNAPSHOT if found.kind is Kind.SNAPSHOT else Leftover.DEVICE,
+                subject=found.name,
+                why=f"{found.health}, in no row and of no unfinished job",
+                image_id=image_id,
+                device_id=found.id,
+                uuid=found.uuid or "",
+            )
+
+
+def _reserved_by_name(facts: Facts, found: Found) -> Reservation | None:
+    """Of what cannot say its own id, the name does."""
+    digits = found.name.removeprefix("thin-")
+    return next((row for row in facts.reservations if str(row.device_id) == digits), None)
+
+
+def _reservations(facts: Facts) -> Iterator[Action]:
+    used = {row.device_id for row in facts.unpacked} | {row.snapshot_id for row in facts.snapshots}
+    there = {found.id for found in facts.found} | {
+        int(digits) for found in facts.found if (digits := found.name.removeprefix("thin-")).isdecimal()
+    }
+    names = {found.name for found in facts.found}
+    for row in facts.reservations:
+        if str(row.device_id) in used or row.device_id in there or (row.snapshot_name and row.snapshot_name in names):
+            continue
+        if not _is_worked_on(facts, row.image_id, row.snapshot_name):
+            yield Action(
+                kind=Leftover.RESERVATION,
+                subject=str(row.device_id),
+                why="no device has this id, and no unfinished job will make it",
+                image_id=row.image_id,
+                device_id=row.device_id,
+            )
+
+
+def _files(facts: Facts) -> Iterator[Action]:
+    recorded = {row.image_id for row in facts.images if row.download_status == "completed"}
+    for file in facts.files:
+        if file.name.startswith(".") and file.name.endswith(PARTIAL):
+            if not file.is_written:
+                why = "whoever wrote it is gone"
+                yield Action(kind=Leftover.PARTIAL, subject=file.name, why=why, bytes=file.size)
+            continue
+        image_id = _image_of(file.name)
+        if image_id is not None and image_id not in recorded and not _is_worked_on(facts, image_id):
+            yield Action(
+                kind=Leftover.FILE,
+                subject=file.name,
+                why="in no row and of no unfinished job",
+                image_id=image_id,
+                bytes=file.size,
+            )
+
+
+def _refusals(facts: Facts, seconds: float) -> Iterator[Action]:
+    for row in facts.refusals:
+        age = facts.now - row.refused_at.timestamp()
+        if age > seconds:
+            why = f"refused {age / DAY:.0f} days ago: {row.code}"
+            yield Action(kind=Leftover.REFUSAL, subject=row.s3_key, why=why)
+
+
+def _image_of(name: str) -> str | None:
+    """The image whose file it is by its name; what has another name was put there by somebody else, and stays."""
+    image_id = name.removesuffix(".tar")
+    try:
+        return valid_image_id(image_id) if image_id != name else None
+    except ImageError:
+        return None
+
+
+def _is_worked_on(facts: Facts, image_id: str, name: str = "") -> bool:
+    return any((image_id and work.image_id == image_id) or (name and work.snapshot_name == name) for work in facts.work)
+
+
+# --- carrying it out ------------------------------------------------------------------------------------------
+
+
+def collect(images: Images, actions: Sequence[Action]) -> list[Collected]:
+    """Carry the plan out, leaving alone what has become somebody's meanwhile. One failure does not stop the rest.
+
+    A job that begins at this very moment finds its file or device gone and makes it again.
+    Crash: some are removed, the next plan has the others.
+    """
+    done = [_collected(images, action) for action in actions]
+    images.devices.collect()
+    return done
+
+
+def _collected(images: Images, action: Action) -> Collected:
+    now = Facts(now=0.0, work=tuple(work_of(images)))
+    if action.kind is not Leftover.LOCK and _is_worked_on(now, action.image_id, action.subject):
+        return Collected(action=action, removed=False, reason="a job has begun to work on it")
+    try:
+        if _is_recorded(images, action):
+            return Collected(action=action, removed=False, reason="a job has recorded it")
+        return Collected(action=action, removed=_remove(images, action))
+    except (ImageError, OSError) as error:
+        return Collected(action=action, removed=False, reason=str(error))
+
+
+def _is_recorded(images: Images, action: Action) -> bool:
+    """Has it got its row since the plan was made?"""
+    catalog = images.catalog
+    match action.kind:
+        case Leftover.DEVICE:
+            return any(row.device_name == action.subject for row in catalog.list_unpacked_images())
+        case Leftover.SNAPSHOT:
+            return any(row.snapshot_name == action.subject for row in catalog.list_snapshots())
+        case Leftover.FILE:
+            image = catalog.get_image_by_id(action.image_id)
+            return image is not None and image.download_status == "completed"
+        case _:
+            return False
+
+
+def _remove(images: Images, action: Action) -> bool:
+    catalog, directory = images.catalog, images.shop.images
+    match action.kind:
+        case Leftover.LOCK:
+            return catalog.release_image_lock(action.image_id, action.subject)
+        case Leftover.DEVICE | Leftover.SNAPSHOT:
+            images.devices.delete(Device(id=action.device_id or 0, name=action.subject, uuid=action.uuid))
+            if action.image_id and action.device_id is not None:
+                catalog.release_reservation(action.image_id, action.device_id)
+        case Leftover.RESERVATION:
+            assert action.device_id is not None
+            catalog.release_reservation(action.image_id, action.device_id)
+        case Leftover.PARTIAL:
+            target = action.subject[1:].removesuffix(PARTIAL).rpartition(".")[0]
+            return any(path.name == action.subject for path in remove_partials(directory / target))
+        case Leftover.FILE:
+            (directory / action.subject).unlink(missing_ok=True)
+        case Leftover.REFUSAL:
+            catalog.forget_refusals(action.subject)
+    return True

@@ -1,0 +1,132 @@
+"""What there is: on disk, in the backend, in the catalog and among the jobs, in one look that changes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast import JobState
+from holdfast.errors import NotFound
+from holdfast_images.app import Images
+from holdfast_images.catalog.rows import Image, ImageLock, Refusal, Reservation, Snapshot, UnpackedImage
+from holdfast_images.devices.protocol import Found
+
+MOST_JOBS = 1 << 30
+PARTIAL = ".partial"
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in the directory of the images."""
+
+    name: str
+    size: int
+    is_written: bool = False
+    """Somebody holds it open and locked, as the writer of a partial file does."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is not finished, and what it is about."""
+
+    job_id: str
+    image_id: str = ""
+    snapshot_name: str = ""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. Times are seconds since 1970."""
+
+    now: float
+    files: tuple[File, ...] = ()
+    found: tuple[Found, ...] = ()
+    images: tuple[Image, ...] = ()
+    unpacked: tuple[UnpackedImage, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
+    locks: tuple[ImageLock, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    work: tuple[Work, ...] = ()
+    finished: frozenset[str] = frozenset()
+    """Jobs that are named as owners of locks and have ended, or are not known any more."""
+
+
+def gather(images: Images) -> Facts:
+    """Look at everything.
+
+    First at what is there, then at the jobs, then at the rows: so what a job has made is either still its own, or has
+    its row.
+    """
+    catalog = images.catalog
+    found = tuple(images.devices.found())
+    files = tuple(files_in(images.shop.images))
+    locks = tuple(catalog.list_image_locks())
+    return Facts(
+        now=images.engine.store.now() / 1000,
+        files=files,
+        found=found,
+        locks=locks,
+        finished=frozenset(_finished(images, locks)),
+        work=tuple(work_of(images)),
+        images=tuple(catalog.list_images()),
+        unpacked=tuple(catalog.list_unpacked_images()),
+        snapshots=tuple(catalog.list_snapshots()),
+        reservations=tuple(catalog.list_reservations()),
+        refusals=tuple(catalog.list_refusals()),
+    )
+
+
+def work_of(images: Images) -> Iterator[Work]:
+    """Every unfinished job of the image flows."""
+    store = images.engine.store
+    for flow in images.flows:
+        for state in (JobState.PENDING, JobState.RUNNING):
+            for job in store.jobs(flow=flow, state=state, limit=MOST_JOBS):
+                request = msgspec.json.decode(store.request(job.job_id))
+                yield Work(
+                    job_id=job.job_id,
+                    image_id=request.get("image_id", ""),
+                    snapshot_name=request.get("snapshot_name", ""),
+                )
+
+
+def files_in(directory: Path) -> Iterator[File]:
+    """The plain files of a directory, which need not be there."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    for name in names:
+        try:
+            status = os.stat(directory / name, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                is_written = name.endswith(PARTIAL) and _is_locked(directory / name)
+                yield File(name=name, size=status.st_size, is_written=is_written)
+        except FileNotFoundError:
+            continue  # renamed or removed since the names were read
+
+
+def _is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _finished(images: Images, locks: tuple[ImageLock, ...]) -> Iterator[str]:
+    for lock in locks:
+        kind, _, job_id = lock.locked_by.partition(":")
+        if kind != "job":
+            continue
+        try:
+            if images.engine.store.job(job_id).state not in (JobState.PENDING, JobState.RUNNING):
+                yield job_id
+        except NotFound:
+            yield job_id

@@ -1,0 +1,152 @@
+"""The reference of the image manager cannot drift: commands, JSON, settings, reasons, errors and findings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import holdfast_images
+from holdfast.cli.exits import code_of
+from holdfast.cli.reference import reference
+from holdfast_images import errors
+from holdfast_images.archive.entry import Finding, Limits, Report
+from holdfast_images.archive.layout_reasons import LayoutReason
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.cli.main import CODES
+from holdfast_images.cli.process import Processed, Stage
+from holdfast_images.cli.reference import image_commands
+from holdfast_images.settings import Settings, variables_of_settings
+from holdfast_images.upkeep.collecting import Action, Leftover
+
+SOURCE = Path(holdfast_images.__file__).parent
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
+ERRORS = {
+    name: each for name, each in vars(errors).items() if inspect.isclass(each) and issubclass(each, errors.ImageError)
+}
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def section(name: str, heading: str) -> str:
+    """The text below a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}$\n(.*?)(?=^#|\Z)", page(name), re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def first_column(text: str) -> list[str]:
+    return re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)
+
+
+def test_the_commands_are_documented_as_they_are() -> None:
+    mark = "<!-- generated: python -m holdfast_images.cli.reference -->\n\n"
+    _, found, generated = page("image-commands.md").partition(mark)
+
+    assert found
+    assert generated.strip() == reference(image_commands()).strip()
+
+
+def test_the_reference_is_printed_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import runpy
+
+    monkeypatch.delitem(sys.modules, "holdfast_images.cli.reference")
+    runpy.run_module("holdfast_images.cli.reference", run_name="__main__")
+
+    assert capsys.readouterr().out.strip() == reference(image_commands()).strip()
+
+
+def test_every_field_of_process_image_has_its_line() -> None:
+    described = first_column(section("image-commands.md", "process-image"))
+
+    assert described == [*Processed.__struct_fields__, *Stage.__struct_fields__]
+
+
+def test_every_field_of_inspect_and_gc_is_named() -> None:
+    told = section("image-commands.md", "inspect") + section("image-commands.md", "The others")
+    fields = [*Report.__struct_fields__, *Finding.__struct_fields__, *Action.__struct_fields__]
+
+    assert [name for name in fields if f"`{name}`" not in told and f'"{name}"' not in told] == []
+
+
+def rows(heading: str | None) -> dict[str, tuple[list[str], str]]:
+    text = section("image-settings.md", heading) if heading else page("image-settings.md").partition("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", text, re.MULTILINE)
+    return {name: (re.findall(r"`(\w+)`", variables), default) for name, variables, default in found}
+
+
+def shown(value: object) -> str:
+    if value is None or value == "":
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_setting_has_its_line_its_variables_and_its_default() -> None:
+    defaults = msgspec.structs.asdict(Settings())
+    expected = {
+        name: (list(variables), shown(defaults[name]))
+        for name, variables in variables_of_settings()
+        if not name.startswith("limits.")
+    }
+
+    assert rows(None) == expected
+
+
+def test_every_limit_has_its_line_its_variable_and_its_default() -> None:
+    defaults = msgspec.structs.asdict(Limits())
+    expected = {
+        name.removeprefix("limits."): (list(variables), shown(defaults[name.removeprefix("limits.")]))
+        for name, variables in variables_of_settings()
+        if name.startswith("limits.")
+    }
+
+    assert rows("Limits") == expected
+
+
+@pytest.mark.parametrize("heading, kind", [("Archives", Reason), ("Layouts and extraction", LayoutReason)])
+def test_every_reason_has_its_line(heading: str, kind: type[StrEnum]) -> None:
+    described = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section("image-reasons.md", heading), re.MULTILINE))
+
+    assert described == {str(reason): getattr(reason, "explanation", "") for reason in kind}
+
+
+def test_every_reason_given_elsewhere_has_its_line_too() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")]
+    given = {code for text in texts for code in re.findall(r'ImageRefused\(\s*"([A-Z0-9_]+)"', text)}
+    known = {str(reason) for kind in (Reason, LayoutReason) for reason in kind}
+
+    assert set(first_column(section("image-reasons.md", "Before and after the archive is read"))) == given - known
+
+
+def test_every_error_has_its_line_and_its_code() -> None:
+    found = re.findall(r"^\| `(\w+)` \| (\d+) \| (.+) \|$", page("image-errors.md"), re.MULTILINE)
+    expected = [
+        (name, str(int(code_of(each, CODES))), (inspect.getdoc(each) or "").splitlines()[0])
+        for name, each in ERRORS.items()
+    ]
+
+    assert found == expected
+
+
+def test_the_tree_of_errors_is_the_one_of_the_module() -> None:
+    assert (errors.__doc__ or "").partition("\n\n")[2].strip() in page("image-errors.md")
+
+
+def test_every_finding_has_its_line() -> None:
+    text = (SOURCE / "upkeep" / "verifying.py").read_text(encoding="utf-8")
+    codes = set(re.findall(r'(?:error|warning|told)\(\s*"([a-z-]+)"', text))
+
+    assert set(first_column(section("image-findings.md", "Findings"))) == {*codes, "left-over-…"}
+
+
+def test_every_kind_of_leftover_has_its_line() -> None:
+    assert first_column(section("image-findings.md", "Leftovers")) == [str(kind) for kind in Leftover]

@@ -1,0 +1,162 @@
+"""gc and verify-system: leftovers go, what is needed stays, and nothing that is wrong is kept quiet."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.driving import PATIENCE
+from tests.acceptance.images.driving import HOSTILE, Gate, ImageHoldfast, ended
+from tests.support.waiting import eventually
+
+
+def litter(holdfast: ImageHoldfast) -> None:
+    """What crashes, and careless hands, may leave."""
+    images, devices = holdfast.state / "images", holdfast.state / "devices"
+    (images / "lost.tar").write_bytes(b"lost")
+    (images / ".demo.tar.0123.partial").write_bytes(b"part")
+    (images / "notes.txt").write_text("an operator's own")
+    (devices / "thin-77").mkdir()
+    with closing(sqlite3.connect(holdfast.database)) as connection, connection:
+        connection.execute("INSERT INTO image_locks (image_id, locked_at, locked_by) VALUES ('demo', 0, 'somebody')")
+        connection.execute(
+            "INSERT INTO device_reservations (device_id, image_id, snapshot_name) VALUES (99, 'old', '')"
+        )
+
+
+KINDS = ["device", "file", "lock", "partial", "reservation"]
+
+
+def test_gc_has_nothing_to_do_after_a_clean_run(processed: ImageHoldfast) -> None:
+    assert processed.json("gc")["actions"] == []
+
+
+def test_a_dry_run_shows_the_plan_and_changes_nothing(processed: ImageHoldfast) -> None:
+    litter(processed)
+    before, content = processed.left(), processed.content()
+    data = processed.json("gc", "--dry-run")
+
+    assert sorted(action["kind"] for action in data["actions"]) == KINDS
+    assert data["dry_run"]
+    assert processed.left() == before
+    assert processed.content() == content
+
+
+def test_gc_removes_leftovers_and_nothing_else(processed: ImageHoldfast) -> None:
+    before = processed.left()
+    litter(processed)
+    data = processed.json("gc")
+
+    assert data["removed"] == len(KINDS)
+    assert data["kept"] == []
+    assert processed.left() == sorted([*before, "notes.txt"])
+    assert processed.json("gc")["actions"] == []
+    assert processed.json("verify-system", "--deep")["findings"] == []
+
+
+def test_gc_leaves_what_an_unfinished_job_needs(holdfast: ImageHoldfast, gate: Gate) -> None:
+    command = holdfast.start("process-image", "--source", gate.url, "--image-id", "demo")
+    assert gate.asked.wait(PATIENCE)
+    (holdfast.state / "images" / "demo.tar").write_bytes(b"as if the job had just put it there")
+    during = holdfast.json("gc")
+    gate.open()
+    done = ended(command)
+
+    assert during["actions"] == []
+    assert done.code == 0, done
+
+
+def test_gc_removes_the_partial_file_of_a_killed_download_only_then(holdfast: ImageHoldfast, gate: Gate) -> None:
+    command = holdfast.start("process-image", "--source", gate.url, "--image-id", "demo")
+    assert gate.asked.wait(PATIENCE)
+    partial = eventually(holdfast.left, "the partial file")
+    command.send_signal(signal.SIGKILL)
+    ended(command)
+    data = holdfast.json("gc")
+
+    assert len(partial) == 1
+    assert [action["subject"] for action in data["actions"]] == partial
+    assert holdfast.left() == []
+
+
+def test_old_refusals_are_forgotten_when_asked_for(holdfast: ImageHoldfast) -> None:
+    holdfast("process-image", "--source", holdfast.source(HOSTILE))
+
+    assert holdfast.json("gc")["actions"] == []
+    assert holdfast.json("gc", "--refusals-older-than", "1")["actions"] == []
+    with closing(sqlite3.connect(holdfast.database)) as connection, connection:
+        connection.execute("UPDATE image_refusals SET refused_at = datetime('now', '-3 days')")
+    assert [each["kind"] for each in holdfast.json("gc", "--refusals-older-than", "1")["actions"]] == ["refusal"]
+
+
+# --- verify-system --------------------------------------------------------------------------------------------
+
+
+def codes(holdfast: ImageHoldfast, *words: str) -> list[str]:
+    done = holdfast("verify-system", *words, "--json")
+    findings = done.data["findings"]
+    assert done.code == (7 if findings else 0)
+    assert all(set(each) == {"code", "severity", "subject", "message"} for each in findings)
+    return sorted(each["code"] for each in findings)
+
+
+def test_nothing_is_wrong_after_a_clean_run(processed: ImageHoldfast) -> None:
+    assert codes(processed) == codes(processed, "--deep") == []
+
+
+def test_every_leftover_and_every_loss_is_told(processed: ImageHoldfast) -> None:
+    device = processed.json("image", "show", "demo")["device"]["device_name"]
+    litter(processed)
+    (processed.state / "images" / "demo.tar").unlink()
+    shutil.rmtree(processed.state / "devices" / device)
+    shutil.rmtree(processed.state / "devices" / "snap-demo")
+
+    assert codes(processed) == sorted(
+        ["file-missing", "device-lost", "snapshot-lost", *(f"left-over-{kind}" for kind in KINDS)]
+    )
+    assert processed("image", "verify", "demo").code == 7
+
+
+def test_a_changed_file_is_suspected_at_once_and_proven_by_reading(processed: ImageHoldfast) -> None:
+    path = processed.state / "images" / "demo.tar"
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 1
+    path.write_bytes(content)
+
+    assert codes(processed) == ["file-touched"]
+    assert codes(processed, "--deep") == ["file-changed"]
+
+
+def test_a_changed_device_is_proven_by_reading(processed: ImageHoldfast) -> None:
+    device = processed.json("image", "show", "demo")["device"]
+    Path(device["device_path"], "rootfs/etc/intruder").write_text("x")
+
+    assert codes(processed) == []
+    assert codes(processed, "--deep") == ["device-lost"]
+    assert processed("image", "verify", "demo").code == 0
+    assert processed("image", "verify", "demo", "--deep").code == 7
+
+
+def test_what_was_written_to_a_snapshot_is_its_owners_business(processed: ImageHoldfast) -> None:
+    snapshot = processed.json("snapshots")["snapshots"][0]
+    Path(snapshot["device_path"], "rootfs/etc/mine").write_text("x")
+
+    assert codes(processed, "--deep") == []
+
+
+@pytest.mark.parametrize(
+    "statement, code",
+    [
+        ("UPDATE images SET activation_status = 'inactive'", "catalog-rule"),
+        ("UPDATE jobs SET state = 'failed' WHERE flow = 'process-image'", "projection-mismatch"),
+    ],
+)
+def test_a_row_that_was_tampered_with_is_told(processed: ImageHoldfast, statement: str, code: str) -> None:
+    processed.tamper(statement)
+
+    assert code in codes(processed)

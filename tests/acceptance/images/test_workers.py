@@ -1,0 +1,110 @@
+"""process-image with a worker beside it, without one, and when either is killed in the middle."""
+
+from __future__ import annotations
+
+import signal
+
+from tests.acceptance.driving import PATIENCE
+from tests.acceptance.images.driving import Gate, ImageHoldfast, ended
+
+
+def owners(holdfast: ImageHoldfast, job_id: str) -> list[str]:
+    """The processes that have worked for a job."""
+    executions = holdfast.json("job", "show", job_id)["executions"]
+    return [execution["lease_owner"].split(":")[1] for execution in executions]
+
+
+def test_a_worker_that_runs_does_the_work(holdfast: ImageHoldfast) -> None:
+    with holdfast.worker() as worker:
+        data = holdfast.process(holdfast.source())
+        pids = {pid for stage in data["stages"].values() for pid in owners(holdfast, stage["job_id"])}
+
+    assert pids == {str(worker.process.pid)}
+
+
+def test_a_worker_keeps_the_limits_of_the_queues(holdfast: ImageHoldfast) -> None:
+    with holdfast.worker():
+        queues = {queue["name"]: queue["max_running"] for queue in holdfast.json("queues", "list")["queues"]}
+
+    assert queues["downloads"] == 5
+    assert queues["unpacking"] == 2
+
+
+def test_an_operators_limit_stays_above_them(holdfast: ImageHoldfast) -> None:
+    holdfast.process(holdfast.source())
+    holdfast.ok("queues", "limit", "downloads", "1")
+    holdfast.process(holdfast.source(name="b.tar"))
+    queues = {queue["name"]: queue["max_running"] for queue in holdfast.json("queues", "list")["queues"]}
+
+    assert queues["downloads"] == 1
+
+
+def test_without_the_worker_that_died_the_command_goes_on_itself(holdfast: ImageHoldfast, gate: Gate) -> None:
+    with holdfast.worker() as worker:
+        command = holdfast.start("process-image", "--source", gate.url, "--json")
+        assert gate.asked.wait(PATIENCE)
+        worker.stop(signal.SIGKILL)
+        gate.open()
+        done = ended(command)
+
+    assert done.code == 0, done
+    pids = owners(holdfast, done.data["stages"]["download"]["job_id"])
+    assert pids == [str(worker.process.pid), str(command.pid)]
+
+
+def test_a_killed_command_is_gone_on_with_by_the_same_command(holdfast: ImageHoldfast, gate: Gate) -> None:
+    words = ("process-image", "--source", gate.url, "--json")
+    command = holdfast.start(*words)
+    assert gate.asked.wait(PATIENCE)
+    command.send_signal(signal.SIGKILL)
+    ended(command)
+    gate.open()
+    done = holdfast(*words)
+
+    assert done.code == 0, done
+    assert len(holdfast.json("jobs")["jobs"]) == 4
+    assert len(owners(holdfast, done.data["stages"]["download"]["job_id"])) == 2
+    assert holdfast.json("verify-system", "--deep")["findings"] == []
+
+
+def test_an_interrupted_command_says_how_to_go_on(holdfast: ImageHoldfast, gate: Gate) -> None:
+    words = ("process-image", "--source", gate.url)
+    command = holdfast.start(*words)
+    assert gate.asked.wait(PATIENCE)
+    command.send_signal(signal.SIGINT)
+    stopped = ended(command)
+    gate.open()
+    done = holdfast(*words, "--json")
+
+    assert stopped.code == 130, stopped
+    assert "hint: the same command goes on" in stopped.err
+    assert "Traceback" not in stopped.err
+    assert done.code == 0, done
+    assert len(holdfast.json("jobs")["jobs"]) == 4
+
+
+def test_what_an_interrupted_command_left_is_done_by_a_worker(holdfast: ImageHoldfast, gate: Gate) -> None:
+    command = holdfast.start("process-image", "--source", gate.url, "--image-id", "demo")
+    assert gate.asked.wait(PATIENCE)
+    command.send_signal(signal.SIGTERM)
+    ended(command)
+    gate.open()
+    holdfast.ok("worker", "--exit-when-idle", "-q")
+
+    assert [image["activation_status"] for image in holdfast.json("images")["images"]] == ["active"]
+
+
+def test_a_worker_with_an_app_of_its_own_is_not_waited_for(holdfast: ImageHoldfast) -> None:
+    with holdfast.worker(HOLDFAST_APP="app:flows"):
+        data = holdfast.process(holdfast.source())
+
+    assert data["stages"]["activate"]["state"] == "succeeded"
+
+
+def test_a_removal_is_left_to_the_worker_too(processed: ImageHoldfast) -> None:
+    with processed.worker() as worker:
+        processed.ok("image", "remove", "demo", "--force")
+        job = processed.json("jobs", "--flow", "remove-image")["jobs"][0]["job_id"]
+        pids = owners(processed, job)
+
+    assert pids == [str(worker.process.pid)]

@@ -1,0 +1,178 @@
+"""Compressed streams: bombs are cut off while they expand, and every byte belongs to a complete stream."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import resource
+from typing import cast
+
+import pytest
+import zstandard
+
+from holdfast_images.archive.compression import RATIO_FROM, open_stream
+from holdfast_images.archive.entry import Limits
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.errors import ImageRefused
+from tests.support.images.archives import (
+    Compression,
+    archive,
+    base_256,
+    compressed,
+    descriptor,
+    header,
+    inspected,
+    member,
+)
+
+HONEST = archive(member(b"a", b"some content " * 1000))
+
+
+def bomb(compression: Compression, size: int) -> bytes:
+    """A file of zeros, compressed piece by piece."""
+    target = io.BytesIO()
+    writer = (
+        gzip.GzipFile(fileobj=target, mode="wb", compresslevel=1)
+        if compression == "gzip"
+        else zstandard.ZstdCompressor(level=1).stream_writer(target, closefd=False)
+    )
+    with writer:
+        writer.write(header(b"zeros", size=base_256(size, 12)))
+        for _ in range(size >> 20):
+            writer.write(bytes(1 << 20))
+        writer.write(bytes(1024))
+    return target.getvalue()
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_bomb_is_cut_off_while_it_expands(compression: Compression) -> None:
+    report = inspected(bomb(compression, 256 << 20))
+
+    assert [finding.code for finding in report.findings] == [Reason.DECOMPRESSION_BOMB]
+    assert RATIO_FROM < (report.findings[0].offset or 0) < RATIO_FROM + (1 << 20)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_small_archive_may_be_all_zeros(compression: Compression) -> None:
+    assert inspected(bomb(compression, 32 << 20)).acceptable
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_more_than_an_image_may_be_is_cut_off_whatever_the_ratio(compression: Compression) -> None:
+    limits = Limits(ratio=1 << 30, total_bytes=1 << 20, entries=1, file_bytes=1 << 40)
+
+    assert Reason.DECOMPRESSION_BOMB in {
+        each.code for each in inspected(bomb(compression, 64 << 20), limits=limits).findings
+    }
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_bomb_takes_no_memory(compression: Compression) -> None:
+    content = bomb(compression, 256 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    inspected(content)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
+
+
+@pytest.mark.parametrize(
+    "content, name",
+    [(bz2.compress(HONEST), "bzip2"), (lzma.compress(HONEST), "xz"), (b"\x1f\x9d\x90" + HONEST, "compress")],
+)
+def test_other_compressions_are_named(content: bytes, name: str) -> None:
+    (finding,) = inspected(content).findings
+
+    assert finding.code == Reason.UNSUPPORTED_COMPRESSION
+    assert name in finding.detail
+
+
+@pytest.mark.parametrize("outer", ["gzip", "zstd"])
+@pytest.mark.parametrize("inner", ["gzip", "zstd", "xz", "bzip2"])
+def test_compression_in_compression_is_refused(outer: Compression, inner: str) -> None:
+    foreign = {"xz": lzma.compress(HONEST), "bzip2": bz2.compress(HONEST)}
+    inside = foreign.get(inner) or compressed(HONEST, cast(Compression, inner))
+    (finding,) = inspected(compressed(inside, outer)).findings
+
+    assert finding.code == Reason.NESTED_COMPRESSION
+    assert inner in finding.detail
+
+
+SKIPPABLE = b"\x50\x2a\x4d\x18\x05\0\0\0hello"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        compressed(HONEST[:700], "gzip") + compressed(HONEST[700:], "gzip"),
+        compressed(b"", "gzip") + compressed(HONEST, "gzip") + compressed(b"", "gzip"),
+        compressed(HONEST, "gzip") + bytes(100_000),
+        compressed(HONEST[:700], "zstd") + compressed(HONEST[700:], "zstd"),
+        SKIPPABLE + compressed(b"", "zstd") + compressed(HONEST, "zstd") + SKIPPABLE + SKIPPABLE,
+        zstandard.ZstdCompressor(write_content_size=False).compress(HONEST),
+        zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=27)).compress(
+            HONEST
+        ),
+    ],
+    ids=["gzip-members", "empty-members", "padded", "zstd-frames", "skippable", "no-size", "window-27"],
+)
+def test_streams_of_several_parts_are_taken(content: bytes) -> None:
+    report = inspected(content)
+
+    assert report.acceptable, report.findings
+    assert report.entries == 1
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("garbage", [b"x", b"garbage", b"\x1f", b"\x28\xb5", b"\0\0\0x"])
+def test_garbage_after_the_stream_is_refused(compression: Compression, garbage: bytes) -> None:
+    report = inspected(compressed(HONEST, compression) + garbage)
+
+    assert not report.acceptable
+    assert report.findings[-1].code in {Reason.TRAILING_DATA, Reason.BAD_COMPRESSION, Reason.TRUNCATED}
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_stream_cut_off_anywhere_is_refused(compression: Compression) -> None:
+    content = compressed(HONEST, compression)
+    accepted = [cut for cut in range(1, len(content)) if inspected(content[:cut]).acceptable]
+
+    assert accepted == []
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_flipped_checksum_is_noticed(compression: Compression) -> None:
+    content = bytearray(compressed(HONEST, compression))
+    content[-5 if compression == "gzip" else -1] ^= 1
+
+    assert [each.code for each in inspected(bytes(content)).findings] == [Reason.BAD_COMPRESSION]
+
+
+def test_a_zstd_window_of_gigabytes_is_refused_before_memory_is_taken() -> None:
+    frame = b"\x28\xb5\x2f\xfd" + bytes([0b00000000, (21 << 3)]) + b"\x01\0\0"
+
+    assert [each.code for each in inspected(frame).findings] == [Reason.WINDOW_TOO_LARGE]
+
+
+def test_a_zstd_stream_that_needs_a_dictionary_is_refused() -> None:
+    frame = b"\x28\xb5\x2f\xfd" + bytes([0b00100001, 7, 0]) + b"\x01\0\0"
+
+    assert [each.code for each in inspected(frame).findings] == [Reason.BAD_COMPRESSION]
+
+
+def test_a_window_of_a_file_is_read_and_no_byte_more() -> None:
+    with descriptor(b"before" + HONEST + b"after") as fd:
+        stream = open_stream(fd, limits=Limits(), start=6, length=len(HONEST))
+        read = b""
+        while piece := stream.chunk(1000):
+            read += bytes(piece)
+
+    assert read == HONEST
+
+
+def test_a_window_beyond_the_file_is_refused() -> None:
+    with descriptor(HONEST) as fd, pytest.raises(ImageRefused) as refused:
+        open_stream(fd, limits=Limits(), start=100, length=len(HONEST))
+
+    assert refused.value.code == Reason.TRUNCATED

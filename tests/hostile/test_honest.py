@@ -1,0 +1,345 @@
+"""What looks like an attack and is none is taken; what the policies change, they change as they say."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast_images.archive.compression import open_stream
+from holdfast_images.archive.entry import Entry, Kind, Limits, Policy, Severity
+from holdfast_images.archive.reading import TarReader
+from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.rules import Judge, Verdict
+from tests.hostile.corpus import old_sparse, sparse_0_0, sparse_0_1, sparse_1_0
+from tests.support.images.archives import (
+    COMPRESSIONS,
+    FORMS,
+    Compression,
+    Form,
+    archive,
+    base_256,
+    compressed,
+    descriptor,
+    directory,
+    entries_of,
+    hardlink,
+    header,
+    inspected,
+    member,
+    padded,
+    pax,
+    symlink,
+)
+
+
+def judged(
+    content: bytes, policy: Policy = Policy.STRICT, *, layer: bool = False, keep_setuid: bool = False
+) -> list[Verdict]:
+    judge = Judge(policy, Limits(), layer=layer, keep_setuid=keep_setuid)
+    with descriptor(content) as fd:
+        return [judge.judge(entry) for entry in TarReader(open_stream(fd, limits=Limits()), Limits())]
+
+
+def codes(content: bytes, policy: Policy = Policy.STRICT, *, layer: bool = False) -> set[str]:
+    report = inspected(content, policy, layer=layer)
+    assert report.acceptable, report.findings
+    return {finding.code for finding in report.findings}
+
+
+HARMLESS = {
+    "the-root-itself": [directory(b"./")],
+    "dots-in-names": [member(b"foo..bar"), member(b"..foo"), member(b"..."), member(b"a/..b/c")],
+    "doubled-slashes": [directory(b"a/"), member(b"a//b"), member(b"./a/./c")],
+    "sticky-tmp": [directory(b"rootfs/tmp/", mode=0o1777)],
+    "directory-twice": [directory(b"a"), member(b"a/b"), directory(b"a/", mode=0o700)],
+    "directory-after-its-children": [member(b"a/b/c"), directory(b"a/b", mode=0o555), directory(b"a", mode=0)],
+    "symlink-inside": [symlink(b"rootfs/usr/lib/a", b"../../etc/a"), symlink(b"a/b", b"../c")],
+    "symlink-to-the-root": [symlink(b"rootfs/a/b", b".."), symlink(b"b", b".")],
+    "dangling-symlink": [symlink(b"a", b"nothing/here")],
+    "symlink-loop": [symlink(b"a", b"b"), symlink(b"b", b"a")],
+    "winding-symlink": [symlink(b"rootfs/usr/a", b"lib/../share/x"), directory(b"rootfs/usr/lib")],
+    "winding-symlink-through-a-loop": [symlink(b"a", b"b/x/.."), symlink(b"b", b"a")],
+    "hardlinks": [member(b"a", b"x"), hardlink(b"b", b"a"), hardlink(b"c", b"./b")],
+    "non-utf-8": [member(b"\xff\xfe"), member("grün".encode())],
+    "zero-bytes": [member(b"a", b""), member(b"b", b"x")],
+    "old-form": [member(b"a", b"x", magic=bytes(8), kind=b"\0"), member(b"d/", magic=bytes(8), kind=b"\0")],
+    "mode-with-type-bits": [member(b"a", mode=0o100644), directory(b"d", mode=0o040755)],
+    "number-without-zeros": [header(b"a", uid=b"1 \0", gid=b"2\0", mtime=b"17\0 ")],
+    "number-unterminated": [header(b"a", uid=b"00000017", size=b"000000000000")],
+    "numbers-blank": [header(b"a", uid=bytes(8), gid=bytes(8), mtime=bytes(12), size=bytes(12))],
+    "checksum-of-seven-digits": [header(b"a", checksum=b"%07o\0" % int(header(b"a")[148:154], 8))],
+    "base-256": [header(b"a", size=base_256(0, 12), uid=base_256(70_000, 8))],
+    "git-archive": [pax({b"comment": b"0" * 40}, kind=b"g"), member(b"a")],
+    "pax-times-and-names": [pax({b"atime": b"1.5", b"ctime": b"2", b"uname": b"x", b"gname": b"y"}), member(b"a")],
+    "charset-binary": [pax({b"hdrcharset": b"BINARY", b"path": b"\xff"}), member(b"a")],
+    "xattr-of-bsdtar": [pax({b"SCHILY.xattr.user.a": b"1", b"LIBARCHIVE.xattr.user.a": b"MQ"}), member(b"a")],
+    "polyglot-elf": [member(b"\x7fELF" + b"x" * 20)],
+    "empty-sparse": [sparse_1_0(b"0\n", b"4096", b"")],
+    "world-writable-elsewhere": [directory(b"rootfs/srv/drop", mode=0o777)],
+}
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("policy", list(Policy))
+def test_what_is_harmless_is_taken_without_an_error(name: str, policy: Policy, compression: Compression) -> None:
+    report = inspected(compressed(archive(*HARMLESS[name]), compression), policy)
+
+    assert report.acceptable, report.findings
+    assert report.compression == compression
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_names_are_normalised(form: Form) -> None:
+    content = archive(
+        directory(b"./", form=form),
+        directory(b"./a/", form=form),
+        member(b"a//b", form=form),
+        member(b"./a/./c", form=form),
+    )
+
+    assert [verdict.path for verdict in judged(content)] == [b"", b"a", b"a/b", b"a/c"]
+
+
+@pytest.mark.parametrize("name", [b"a\nb", b"\x1b[31m", b"a\x7f", "a\u202egnp".encode(), b"..\\..\\x", b"C:\\x"])
+def test_a_misleading_name_is_taken_literally_with_a_warning(name: bytes) -> None:
+    content = archive(member(name, form="pax"))
+
+    assert codes(content) == {Reason.SUSPICIOUS_NAME}
+    assert judged(content)[0].path == name
+
+
+@pytest.mark.parametrize("one, other", [(b"Etc", b"etc"), ("é".encode(), "e\u0301".encode()), ("ß".encode(), b"ss")])
+def test_twins_are_told_once(one: bytes, other: bytes) -> None:
+    report = inspected(archive(*(member(d + b"/" + n) for d in (b"a", b"b") for n in (one, other))))
+
+    assert [finding.code for finding in report.findings] == [Reason.TWIN_NAMES]
+    assert report.findings[0].detail.startswith("2 names")
+
+
+def test_absolute_symlinks_are_inside_the_image_for_distro() -> None:
+    assert codes(archive(symlink(b"etc/mtab", b"/proc/mounts")), Policy.DISTRO) == set()
+
+
+def test_strict_names_the_policy_that_would_take_it() -> None:
+    report = inspected(archive(member(b"su", mode=0o4755), symlink(b"a", b"/b")))
+
+    assert [("distro" in finding.detail) for finding in report.findings] == [True, True]
+
+
+def test_distro_strips_setuid_and_capabilities_unless_told_to_keep_them() -> None:
+    content = archive(member(b"su", mode=0o6755, xattrs={b"security.capability": b"x"}))
+    (stripped,) = judged(content, Policy.DISTRO)
+    (kept,) = judged(content, Policy.DISTRO, keep_setuid=True)
+
+    assert (stripped.mode, stripped.xattrs) == (0o755, ())
+    assert {finding.code for finding in stripped.findings} == {Reason.SETUID, Reason.FILE_CAPABILITY}
+    assert (kept.mode, kept.xattrs, kept.findings) == (0o6755, ((b"security.capability", b"x"),), ())
+
+
+def test_strict_refuses_setuid_even_when_told_to_keep_it() -> None:
+    assert not judged(archive(member(b"su", mode=0o4755)), keep_setuid=True)[0].acceptable
+
+
+def test_distro_keeps_setgid_directories_and_tells() -> None:
+    (verdict,) = judged(archive(directory(b"var/mail", mode=0o2775)), Policy.DISTRO)
+
+    assert verdict.acceptable
+    assert verdict.mode == 0o2775
+    assert [finding.code for finding in verdict.findings] == [Reason.SETGID_DIRECTORY]
+
+
+@pytest.mark.parametrize("name", [b"dev/null", b"rootfs/dev/null", b"./dev/pts/ptmx"])
+def test_distro_leaves_out_device_nodes_in_dev(name: bytes) -> None:
+    (verdict,) = judged(archive(member(name, kind=b"3", device=(1, 3))), Policy.DISTRO)
+
+    assert verdict.acceptable
+    assert verdict.left_out
+    assert [finding.severity for finding in verdict.findings] == [Severity.WARNING]
+
+
+def test_nothing_can_be_linked_to_or_put_below_a_device_that_is_left_out() -> None:
+    device = member(b"dev/x", kind=b"3", device=(1, 3))
+    link, below = judged(archive(device, hardlink(b"a", b"dev/x"), member(b"dev/x/y")), Policy.DISTRO)[1:]
+
+    assert [link.findings[0].code, below.findings[0].code] == [Reason.HARDLINK_TARGET, Reason.PARENT_NOT_DIRECTORY]
+
+
+@pytest.mark.parametrize(
+    "name", ["security.selinux", "security.ima", "trusted.overlay.opaque", "user.overlay.opaque", "system.nfs4_acl"]
+)
+def test_attributes_of_a_host_are_stripped_and_told(name: str) -> None:
+    (verdict,) = judged(archive(member(b"a", xattrs={name.encode(): b"x", b"user.mine": b"y"})))
+
+    assert verdict.xattrs == ((b"user.mine", b"y"),)
+    assert [finding.code for finding in verdict.findings] == [Reason.XATTR_STRIPPED]
+
+
+def test_access_control_lists_are_left_out_and_told() -> None:
+    assert codes(archive(pax({b"SCHILY.acl.access": b"user::rw-,other::rw-"}), header(b"a"))) == {Reason.XATTR_STRIPPED}
+
+
+@pytest.mark.parametrize(
+    "seconds, expected",
+    [(b"-5", 0), (b"16725225600", 15_032_385_535), (b"1e400", 1_700_000_000), (b"NaN", 1_700_000_000)],
+)
+def test_impossible_times_are_clamped_and_told(seconds: bytes, expected: int) -> None:
+    (verdict,) = judged(archive(pax({b"mtime": seconds}), header(b"a")))
+
+    assert verdict.mtime_ns == expected * 1_000_000_000
+    assert [finding.code for finding in verdict.findings] == [Reason.TIME_CLAMPED]
+
+
+def test_a_negative_time_in_base_256_is_clamped() -> None:
+    (verdict,) = judged(archive(header(b"a", mtime=base_256(-1, 12))))
+
+    assert (verdict.mtime_ns, verdict.findings[0].code) == (0, Reason.TIME_CLAMPED)
+
+
+def test_an_unknown_pax_keyword_is_left_out_by_distro() -> None:
+    assert codes(archive(pax({b"VENDOR.x": b"y"}), header(b"a")), Policy.DISTRO) == {Reason.PAX_UNKNOWN}
+
+
+def test_the_size_of_the_pax_header_counts_and_hidden_headers_are_content() -> None:
+    hidden = header(b"../evil") + bytes(512)
+    content = archive(pax({b"size": b"1024"}), header(b"a", size=0), hidden, member(b"b"))
+
+    assert [(entry.name, body) for entry, body in entries_of(content)] == [(b"a", hidden), (b"b", b"")]
+    assert codes(content) == {Reason.SIZE_OVERRIDDEN}
+
+
+def test_metadata_of_a_hard_link_is_not_applied() -> None:
+    first, link = judged(archive(member(b"a"), hardlink(b"b", b"a")))
+
+    assert (first.link, link.link) == (b"", b"a")
+
+
+def test_whiteouts_of_a_layer_are_told_from_files() -> None:
+    content = archive(member(b"etc/.wh.passwd"), member(b"var/.wh..wh..opq"), member(b".wh..wh..opq"), member(b"etc/x"))
+
+    assert [(verdict.path, verdict.whiteout) for verdict in judged(content, layer=True)] == [
+        (b"etc/.wh.passwd", True),
+        (b"var/.wh..wh..opq", True),
+        (b".wh..wh..opq", True),
+        (b"etc/x", False),
+    ]
+
+
+def test_whiteouts_are_literal_names_for_distro_outside_of_layers() -> None:
+    (verdict,) = judged(archive(member(b".wh.x")), Policy.DISTRO)
+
+    assert (verdict.acceptable, verdict.whiteout, verdict.findings[0].code) == (True, False, Reason.WHITEOUT)
+
+
+def test_a_hard_link_of_a_layer_may_point_to_lower_layers() -> None:
+    (verdict,) = judged(archive(hardlink(b"a", b"./usr//b")), layer=True)
+
+    assert (verdict.acceptable, verdict.link) == (True, b"usr/b")
+
+
+def test_rootfs_is_an_ordinary_name_in_a_layer() -> None:
+    assert codes(archive(symlink(b"rootfs/a", b"../b")), layer=True) == set()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        old_sparse([(0, 512), (4096, 100)], 8192, b"a" * 512 + b"b" * 100),
+        sparse_0_0([0, 512, 4096, 100, 8192, 0], b"3", b"8192", b"a" * 512 + b"b" * 100),
+        sparse_0_1(b"0,512,4096,100,8192,0", b"3", b"8192", b"a" * 512 + b"b" * 100),
+        sparse_1_0(b"3\n0\n512\n4096\n100\n8192\n0\n", b"8192", b"a" * 512 + b"b" * 100),
+    ],
+    ids=["old", "0.0", "0.1", "1.0"],
+)
+def test_all_sparse_forms_say_the_same(content: bytes) -> None:
+    ((entry, body), (after, _)) = entries_of(archive(content, member(b"after")))
+
+    assert (entry.name, entry.size, entry.stored) == (b"s", 8192, 612)
+    assert entry.sparse == ((0, 512), (4096, 100))
+    assert body == b"a" * 512 + b"b" * 100
+    assert after.name == b"after"
+
+
+def test_an_old_sparse_map_goes_on_in_following_blocks() -> None:
+    slots = [(1024 * at, 512) for at in range(30)]
+    table = [b"%011o\0%011o\0" % slot for slot in slots]
+    more = b"".join(table[4:25]) + b"\1" + bytes(7) + b"".join(table[25:]).ljust(504, b"\0") + bytes(8)
+    ((entry, body),) = entries_of(archive(old_sparse(slots, 1 << 15, bytes(30 * 512), more)))
+
+    assert entry.sparse == tuple(slots)
+    assert len(body) == 30 * 512
+
+
+def test_limits_are_inclusive() -> None:
+    limits = Limits(entries=2, file_bytes=1000, total_bytes=1500)
+
+    assert inspected(archive(member(b"a", bytes(1000)), member(b"b", bytes(500))), limits=limits).acceptable
+
+
+def test_extension_headers_are_no_entries() -> None:
+    limits = Limits(entries=2)
+    content = archive(member(b"a", form="pax"), member(b"b", form="gnu"))
+
+    assert inspected(content, limits=limits).entries == 2
+    assert inspected(content, limits=limits).acceptable
+
+
+def test_every_finding_is_reported_not_the_first() -> None:
+    report = inspected(
+        archive(member(b"../a"), member(b"/b"), symlink(b"c", b"/d"), header(b"e", kind=b"7"), member(b"f"))
+    )
+
+    assert [finding.code for finding in report.findings] == [
+        Reason.PATH_TRAVERSAL,
+        Reason.ABSOLUTE_PATH,
+        Reason.ABSOLUTE_SYMLINK,
+        Reason.UNSUPPORTED_TYPE,
+    ]
+    assert [finding.offset for finding in report.findings] == [0, 512, 1024, 1536]
+
+
+def test_findings_beyond_some_hundred_are_counted() -> None:
+    report = inspected(archive(*(member(b"../%d" % at) for at in range(700))))
+
+    assert (len(report.findings), report.findings_left_out) == (500, 200)
+
+
+def test_an_error_is_told_however_many_warnings_came_before() -> None:
+    content = archive(*(member(b"a\\%d" % at) for at in range(700)), member(b"/x"))
+
+    assert Reason.ABSOLUTE_PATH in {finding.code for finding in inspected(content).findings}
+
+
+def test_too_many_hard_links_to_one_file_are_refused() -> None:
+    judge = Judge(Policy.STRICT, Limits())
+    judge.judge(Entry(b"a", Kind.FILE, 0o644, 0, 0, 0, 0, 0, 0))
+    verdicts = [
+        judge.judge(
+            Entry(b"l%d" % at, Kind.HARDLINK, 0o644, 0, 0, 0, 0, 0, 0, b"a" if at % 2 else b"l0" if at else b"a")
+        )
+        for at in range(65_000)
+    ]
+
+    assert all(verdict.acceptable for verdict in verdicts[:64_999])
+    assert [finding.code for finding in verdicts[64_999].findings] == [Reason.TOO_MANY_LINKS]
+
+
+def test_padding_need_not_be_zeros_but_is_no_content() -> None:
+    block = header(b"a", size=3) + b"abc" + b"x" * 509
+
+    assert [body for _, body in entries_of(archive(block))] == [b"abc"]
+
+
+def test_zeros_after_the_end_are_padding() -> None:
+    assert codes(archive(member(b"a")) + bytes(1_000_000)) == set()
+
+
+def test_content_may_be_left_unread() -> None:
+    content = archive(member(b"a", b"x" * 3_000_000), member(b"b", b"y"))
+    with descriptor(content) as fd:
+        reader = TarReader(open_stream(fd, limits=Limits()), Limits())
+        found = {}
+        for entry in reader:
+            found[entry.name] = reader.content_offset
+            next(reader.body(), None)
+
+    assert found == {b"a": 512, b"b": 512 + len(padded(b"x" * 3_000_000)) + 512}

@@ -1,0 +1,55 @@
+"""An engine, a worker and a workshop of real parts, and one small image as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Engine
+from holdfast.core.records import JobResult
+from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
+from holdfast_images.flows.workshop import Workshop
+from tests.support.images.small_image import request_for, small_image, workshop_at
+
+Process = Callable[..., dict[str, JobResult]]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Workshop]:
+    shop = workshop_at(tmp_path)
+    yield shop
+    shop.catalog.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, shop: Workshop) -> Iterator[Engine]:
+    with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine:
+        for queue, limit in QUEUE_LIMITS.items():
+            engine.queue(queue, limit=limit)
+        with engine.worker(concurrency=16):
+            yield engine
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    source = tmp_path / "source.tar"
+    source.write_bytes(small_image())
+    return source
+
+
+@pytest.fixture
+def process(engine: Engine, source: Path) -> Process:
+    """Process the image to its end; the stages that were reached, and `process` itself."""
+
+    def process(**options: Any) -> dict[str, JobResult]:
+        request = request_for(source, **options)
+        job_id = engine.submit("process-image", request, key=key_of(request))
+        results = {"process": engine.wait(job_id, timeout=60)}
+        for child in engine.store.children(job_id):
+            results[child.name] = engine.wait(child.job_id, timeout=60)
+        return results
+
+    return process

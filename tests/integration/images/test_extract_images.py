@@ -1,0 +1,331 @@
+"""OCI layouts and docker-save archives: recognised, verified to the last digest, or refused for a stated reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast_images.archive.entry import Limits, Severity
+from holdfast_images.archive.manifests import host_architecture
+from holdfast_images.errors import ImageRefused
+from tests.support.images.archives import COMPRESSIONS, Compression, archive, compressed, directory, member, symlink
+from tests.support.images.extracting import (
+    OciParts,
+    canaries,
+    configuration,
+    descriptor_of,
+    digest,
+    docker_saved,
+    extracted,
+    facts,
+    inspected_by_child,
+    oci,
+)
+
+LOWER = archive(directory(b"etc"), member(b"etc/passwd", b"root"), member(b"gone", b"x"))
+UPPER = archive(member(b"etc/group", b"root"), member(b".wh.gone"))
+INDEX = "application/vnd.oci.image.index.v1+json"
+RESULT = {".", "etc", "etc/passwd", "etc/group"}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+@pytest.mark.parametrize("outer", COMPRESSIONS)
+@pytest.mark.parametrize("inner", COMPRESSIONS)
+def test_an_oci_layout_is_extracted(target: Path, outer: Compression, inner: Compression) -> None:
+    content = compressed(oci(LOWER, UPPER, compression=inner), outer)
+    report = inspected_by_child(content, target)
+    extracted(content, target)
+
+    assert (report.acceptable, report.form, report.compression, report.entries) == (True, "oci", outer, 5)
+    assert set(facts(target / "rootfs")) == RESULT
+
+
+@pytest.mark.parametrize("outer", COMPRESSIONS)
+@pytest.mark.parametrize("style", ["old", "new"])
+def test_what_docker_save_writes_is_extracted(target: Path, outer: Compression, style: str) -> None:
+    content = compressed(docker_saved(LOWER, UPPER, style=style), outer)
+    report = inspected_by_child(content, target)
+    extracted(content, target)
+
+    assert (report.acceptable, report.form, report.compression) == (True, "docker", outer)
+    assert set(facts(target / "rootfs")) == RESULT
+
+
+def test_findings_say_which_layer_they_are_in(target: Path) -> None:
+    bad = archive(member(b"../x"), member(b"/y"))
+    report = inspected_by_child(oci(LOWER, bad, compression="none"), target)
+
+    assert not report.acceptable
+    assert {(each.code, each.path) for each in report.findings} == {
+        ("PATH_TRAVERSAL", f"{digest(bad)}:../x"),
+        ("ABSOLUTE_PATH", f"{digest(bad)}:/y"),
+    }
+
+
+def test_a_tar_with_a_manifest_of_its_own_is_still_a_root_file_system(target: Path) -> None:
+    content = archive(member(b"manifest.json", b"[]"), directory(b"rootfs"), member(b"rootfs/a"))
+    report = inspected_by_child(content, target)
+    extracted(content, target)
+
+    assert report.form == "tar"
+    assert (target / "manifest.json").exists()
+    assert (target / "rootfs/a").exists()
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+def refused(content: bytes, target: Path, **options: Any) -> str:
+    """The code, by which inspecting and extracting alike refuse it."""
+    report = inspected_by_child(content, target, **options)
+    with canaries(target.parent), pytest.raises(ImageRefused) as error:
+        extracted(content, target, **options)
+    codes = {each.code for each in report.findings if each.severity is Severity.ERROR}
+    assert not report.acceptable
+    assert error.value.code in codes
+    assert (target / "rootfs").exists() is False
+    return error.value.code
+
+
+def spoiled(change: Callable[[OciParts], None]) -> bytes:
+    parts = OciParts(LOWER, UPPER)
+    change(parts)
+    return parts.build()
+
+
+def spoil_blob(position: int) -> Callable[[OciParts], None]:
+    def change(parts: OciParts) -> None:
+        name = list(parts.blobs)[position]
+        content = parts.blobs[name]
+        parts.blobs[name] = content[:-1] + bytes([content[-1] ^ 1])
+
+    return change
+
+
+def lose_a_blob(parts: OciParts) -> None:
+    parts.blobs.pop(next(iter(parts.blobs)))
+
+
+def with_index(**descriptor: Any) -> Callable[[OciParts], None]:
+    def change(parts: OciParts) -> None:
+        found = parts.add(json.dumps(parts.manifest).encode())
+        parts.index = {"schemaVersion": 2, "manifests": [found | descriptor]}
+
+    return change
+
+
+def two_images(parts: OciParts) -> None:
+    one = parts.add(json.dumps(parts.manifest).encode())
+    other = parts.add(json.dumps(parts.manifest | {"annotations": {"x": "y"}}).encode())
+    parts.index = {"schemaVersion": 2, "manifests": [one, other]}
+
+
+def endless_index(parts: OciParts) -> None:
+    found = parts.add(json.dumps(parts.manifest).encode())
+    for _ in range(6):
+        found = parts.add(json.dumps({"schemaVersion": 2, "manifests": [found]}).encode()) | {"mediaType": INDEX}
+    parts.index = {"schemaVersion": 2, "manifests": [found]}
+
+
+def with_layer_type(media_type: str) -> Callable[[OciParts], None]:
+    def change(parts: OciParts) -> None:
+        parts.manifest["layers"][0]["mediaType"] = media_type
+
+    return change
+
+
+def with_config(**changes: Any) -> Callable[[OciParts], None]:
+    def change(parts: OciParts) -> None:
+        content = configuration([LOWER, UPPER], **changes)
+        parts.add(content)
+        parts.manifest["config"] = descriptor_of(content, "application/vnd.oci.image.config.v1+json")
+
+    return change
+
+
+def with_digest(value: str) -> Callable[[OciParts], None]:
+    def change(parts: OciParts) -> None:
+        parts.manifest["layers"][0]["digest"] = value
+
+    return change
+
+
+BAD_OCI: dict[str, tuple[str, Callable[[OciParts], None]]] = {
+    "a layer is not what its digest says": ("DIGEST_MISMATCH", spoil_blob(0)),
+    "the configuration is not what its digest says": ("DIGEST_MISMATCH", spoil_blob(2)),
+    "a layer is missing": ("BLOB_MISSING", lose_a_blob),
+    "a layer has another size": ("DIGEST_MISMATCH", lambda parts: parts.manifest["layers"][0].update(size=7)),
+    "a digest climbs": ("BAD_MANIFEST", with_digest("sha256:../../../../etc/passwd")),
+    "a digest is of an unknown kind": ("BAD_MANIFEST", with_digest("md5:" + "0" * 32)),
+    "a foreign layer": (
+        "UNSUPPORTED_MEDIA_TYPE",
+        with_layer_type("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"),
+    ),
+    "a layer not for distribution": (
+        "UNSUPPORTED_MEDIA_TYPE",
+        with_layer_type("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"),
+    ),
+    "a layer compressed otherwise than told": (
+        "UNSUPPORTED_MEDIA_TYPE",
+        with_layer_type("application/vnd.oci.image.layer.v1.tar+zstd"),
+    ),
+    "two images": ("AMBIGUOUS_IMAGE", two_images),
+    "indexes inside of indexes": ("BAD_MANIFEST", endless_index),
+    "no image": ("NO_PLATFORM", lambda parts: setattr(parts, "index", {"schemaVersion": 2, "manifests": []})),
+    "something else than an image": ("UNSUPPORTED_MEDIA_TYPE", with_index(mediaType="application/x-chart")),
+    "another operating system": ("NO_PLATFORM", with_config(os="windows")),
+    "fewer layers in the configuration": (
+        "BAD_MANIFEST",
+        with_config(rootfs={"type": "layers", "diff_ids": [digest(LOWER)]}),
+    ),
+    "a layout of another version": ("BAD_MANIFEST", lambda p: setattr(p, "layout", b'{"imageLayoutVersion": "2.0"}')),
+    "a layout that is no JSON": ("BAD_MANIFEST", lambda parts: setattr(parts, "layout", b"\xff{")),
+    "a key twice": (
+        "BAD_MANIFEST",
+        lambda p: setattr(p, "layout", b'{"imageLayoutVersion": "1.0.0", "imageLayoutVersion": "1.0.1"}'),
+    ),
+    "JSON without end": ("BAD_MANIFEST", lambda parts: setattr(parts, "layout", b"[" * 1_000_000)),
+    "JSON too large": ("BAD_MANIFEST", lambda parts: setattr(parts, "layout", b'"' + b"x" * (5 << 20) + b'"')),
+    "no layers": ("BAD_MANIFEST", lambda parts: parts.manifest.update(layers=[])),
+}
+
+
+@pytest.mark.parametrize("what", BAD_OCI)
+def test_an_oci_layout_is_refused_if(target: Path, what: str) -> None:
+    code, change = BAD_OCI[what]
+
+    assert refused(spoiled(change), target) == code
+
+
+def test_a_layer_that_does_not_decompress_to_what_the_configuration_says_is_found_by_inspecting(target: Path) -> None:
+    content = spoiled(with_config(rootfs={"type": "layers", "diff_ids": [digest(LOWER), digest(b"else")]}))
+    report = inspected_by_child(content, target)
+
+    assert [each.code for each in report.findings] == ["DIGEST_MISMATCH"]
+
+
+def test_too_many_layers_are_refused(target: Path) -> None:
+    layers = [archive(member(b"%d" % number)) for number in range(5)]
+
+    assert refused(oci(*layers), target, limits=Limits(layers=4)) == "TOO_MANY_LAYERS"
+
+
+BAD_DOCKER: dict[str, tuple[str, dict[str, Any]]] = {
+    "a layer that climbs": ("PATH_TRAVERSAL", {"Layers": ["../../etc/passwd", "x"]}),
+    "an absolute layer": ("ABSOLUTE_PATH", {"Layers": ["/etc/passwd", "x"]}),
+    "a layer that is missing": ("BLOB_MISSING", {"Layers": ["0" * 63 + "9/layer.tar", "x"]}),
+    "a configuration that climbs": ("PATH_TRAVERSAL", {"Config": "../../x.json"}),
+    "an absolute configuration": ("ABSOLUTE_PATH", {"Config": "/etc/passwd"}),
+    "ten thousand layers": ("TOO_MANY_LAYERS", {"Layers": ["x"] * 10_000}),
+    "layers of another type": ("BAD_MANIFEST", {"Layers": [1, 2]}),
+    "layers in another order": (
+        "DIGEST_MISMATCH",
+        {"Layers": [f"{1:064x}/layer.tar", f"{0:064x}/layer.tar"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_DOCKER)
+def test_a_docker_save_archive_is_refused_for(target: Path, what: str) -> None:
+    code, changes = BAD_DOCKER[what]
+
+    assert refused(docker_saved(LOWER, UPPER, **changes), target) == code
+
+
+def test_several_saved_images_are_ambiguous(target: Path) -> None:
+    content = archive(member(b"manifest.json", json.dumps([{"Config": "a", "Layers": []}] * 2).encode()))
+
+    assert refused(content, target) == "AMBIGUOUS_IMAGE"
+
+
+def test_a_configuration_that_is_not_what_its_name_says_is_refused(target: Path) -> None:
+    name = "0" * 64 + ".json"
+    manifest = json.dumps([{"Config": name, "Layers": [f"{0:064x}/layer.tar"]}]).encode()
+    content = archive(
+        member(name.encode(), configuration([LOWER])),
+        member(f"{0:064x}/layer.tar".encode(), LOWER),
+        member(b"manifest.json", manifest),
+    )
+
+    assert refused(content, target) == "DIGEST_MISMATCH"
+
+
+def linked(target_of_link: bytes) -> bytes:
+    """An image whose second layer is a link, as docker save wrote it for a layer that is there already."""
+    config = configuration([LOWER, LOWER])
+    config_name = f"{digest(config)[7:]}.json"
+    names = [f"{0:064x}/layer.tar", f"{1:064x}/layer.tar"]
+    manifest = json.dumps([{"Config": config_name, "Layers": names}]).encode()
+    return archive(
+        member(names[0].encode(), LOWER),
+        symlink(names[1].encode(), target_of_link),
+        member(config_name.encode(), config),
+        member(b"manifest.json", manifest),
+    )
+
+
+def test_a_layer_may_be_a_link_to_another_one(target: Path) -> None:
+    content = linked(f"../{0:064x}/layer.tar".encode())
+    report = inspected_by_child(content, target)
+    extracted(content, target)
+
+    assert report.acceptable
+    assert (target / "rootfs/etc/passwd").read_bytes() == b"root"
+
+
+@pytest.mark.parametrize(
+    "link, code",
+    [
+        (b"/etc/passwd", "BAD_MEMBER"),
+        (b"../../etc/passwd", "SYMLINK_ESCAPES"),
+        (b"../missing", "BLOB_MISSING"),
+        (b"layer.tar", "BAD_MEMBER"),
+    ],
+)
+def test_a_layer_that_is_a_link_to_elsewhere_is_refused(target: Path, link: bytes, code: str) -> None:
+    assert refused(linked(link), target) == code
+
+
+# --- platforms ----------------------------------------------------------------------------------------------
+
+
+def for_platforms(*architectures: str) -> bytes:
+    """One image for each; the layer says for which."""
+    parts = OciParts(LOWER)
+    manifests = []
+    for architecture in architectures:
+        image = OciParts(archive(member(b"architecture", architecture.encode())))
+        parts.blobs |= image.blobs
+        found = parts.add(json.dumps(image.manifest).encode())
+        manifests.append(found | {"platform": {"os": "linux", "architecture": architecture}})
+    inner = parts.add(json.dumps({"schemaVersion": 2, "manifests": manifests}).encode())
+    parts.index = {"schemaVersion": 2, "manifests": [inner | {"mediaType": INDEX}]}
+    return parts.build()
+
+
+def test_of_several_platforms_the_one_of_this_machine_is_taken(target: Path) -> None:
+    extracted(for_platforms("mips", host_architecture(), "unknown"), target)
+
+    assert (target / "rootfs/architecture").read_text() == host_architecture()
+
+
+def test_an_image_for_other_platforms_only_is_refused(target: Path) -> None:
+    assert refused(for_platforms("mips", "sparc"), target) == "NO_PLATFORM"
+
+
+def test_the_only_image_is_taken_with_a_warning_if_it_is_for_another_machine(target: Path) -> None:
+    content = spoiled(with_config(architecture="mips"))
+    report = inspected_by_child(content, target)
+    told = extracted(content, target)
+
+    assert report.acceptable
+    assert [each.code for each in report.findings] == ["NO_PLATFORM"]
+    assert [each.code for each in told.warnings] == ["NO_PLATFORM"]

@@ -1,0 +1,84 @@
+"""From what a job keeps of its end back to the error it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Abort, Flow, Run
+from holdfast.errors import JobFailed
+from holdfast_images.app import Images
+from holdfast_images.archive.entry import Policy
+from holdfast_images.cli.failing import error_of
+from holdfast_images.errors import ImageRefused, NoSpace, ObjectNotFound, Permanent, SourceUnavailable
+from holdfast_images.flows.workshop import reason_of
+
+NOW = datetime(2024, 5, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Iterator[Images]:
+    with Images.open(tmp_path) as images:
+        yield images
+
+
+def ended_by(images: Images, error: Exception) -> Exception:
+    """What is said of a job that ended by this error."""
+
+    def fail(run: Run[None, None]) -> None:
+        raise Abort(reason_of(error)) if isinstance(error, Permanent) else error
+
+    flow: Flow[Any, Any] = Flow("fails", request=type(None), response=type(None)).start("try", fail)
+    images.engine.register(flow)
+    job_id = images.engine.submit(flow, None)
+    with images.engine.worker(concurrency=1):
+        images.engine.wait(job_id)
+    return error_of(images, job_id)
+
+
+def test_an_error_comes_back_with_its_class_its_message_and_its_hint(images: Images) -> None:
+    error = ended_by(images, NoSpace("no space: (here)", hint="free some (a lot)"))
+
+    assert isinstance(error, NoSpace)
+    assert (str(error), error.hint) == ("no space: (here)", "free some (a lot)")
+
+
+def test_an_error_without_a_hint_comes_back_without_one(images: Images) -> None:
+    error = ended_by(images, ObjectNotFound("there is no s3://b/k"))
+
+    assert isinstance(error, ObjectNotFound)
+    assert (str(error), error.hint) == ("there is no s3://b/k", None)
+
+
+@pytest.mark.parametrize("entry, offset", [("rootfs/etc/x y", 512), ("", None), ("a (byte 7): b", 9)])
+def test_a_refusal_comes_back_with_code_entry_and_offset(images: Images, entry: str, offset: int | None) -> None:
+    refused = ImageRefused("PATH_TRAVERSAL", "it has '..': no", entry=entry, offset=offset, hint="inspect it")
+    images.catalog.store_refusal("a", "a.tar", refused, policy=Policy.STRICT, checksum="0" * 64)
+    error = ended_by(images, refused)
+
+    assert isinstance(error, ImageRefused)
+    assert (error.code, error.entry, error.offset, error.hint) == ("PATH_TRAVERSAL", entry, offset, "inspect it")
+    assert str(error) == str(refused)
+
+
+def test_a_refusal_that_the_catalog_does_not_know_comes_back_too(images: Images) -> None:
+    error = ended_by(images, ImageRefused("LAYOUT_NO_ROOTFS", "nothing there", entry="rootfs"))
+
+    assert isinstance(error, ImageRefused)
+    assert error.facts == {"code": "LAYOUT_NO_ROOTFS", "entry": "rootfs", "offset": None}
+
+
+def test_what_did_not_pass_after_all_tries_keeps_its_class(images: Images) -> None:
+    error = ended_by(images, SourceUnavailable("https://example: refused"))
+
+    assert isinstance(error, SourceUnavailable)
+    assert "https://example: refused (tried 1 times)" in str(error)
+    assert "holdfast job show" in (error.hint or "")
+
+
+def test_what_is_no_error_of_ours_is_a_failed_job(images: Images) -> None:
+    assert isinstance(ended_by(images, ValueError("a bug")), JobFailed)

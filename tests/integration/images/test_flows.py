@@ -1,0 +1,417 @@
+"""The flows on real parts: handed off when done, healed when broken, refused when they must be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from holdfast import Engine, JobState
+from holdfast.core.records import JobResult
+from holdfast_images.archive.entry import Policy
+from holdfast_images.catalog.rows import DownloadStatus
+from holdfast_images.flows.messages import ActivateRequest, DeactivateRequest, RemoveRequest
+from holdfast_images.flows.process import QUEUE_LIMITS, key_of
+from holdfast_images.flows.workshop import Workshop
+from tests.integration.images.conftest import Process
+from tests.support.images.archives import member, symlink
+from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of
+from tests.support.waiting import eventually
+
+STAGES = ("download", "unpack", "activate")
+
+
+def outcomes(results: dict[str, JobResult]) -> list[str | None]:
+    return [results[stage].outcome for stage in STAGES]
+
+
+def reason(result: JobResult) -> str:
+    assert result.state is JobState.FAILED, result
+    return result.reason or ""
+
+
+def device_path(shop: Workshop) -> Path:
+    row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
+    assert row is not None
+    return Path(row.device_path)
+
+
+def snapshot_path(shop: Workshop, name: str = f"snap-{IMAGE_ID}") -> Path:
+    row = shop.catalog.check_snapshot_exists(IMAGE_ID, name)
+    assert row is not None
+    return Path(row.device_path)
+
+
+def assert_consistent(shop: Workshop) -> None:
+    """Nothing is left that no row knows, and no row is left that nothing stands for."""
+    rows = {row.snapshot_name for row in shop.catalog.list_snapshots()}
+    rows |= {row.device_name for row in shop.catalog.list_unpacked_images()}
+
+    assert {found.name for found in shop.devices.found()} == rows
+    assert shop.catalog.violations() == []
+    assert shop.catalog.list_image_locks() == []
+    assert not [path for path in shop.images.iterdir() if path.name.startswith(".")]
+
+
+# --- done before --------------------------------------------------------------------------------------------
+
+
+def test_an_image_becomes_a_snapshot(process: Process, shop: Workshop) -> None:
+    results = process()
+    tree = tree_of(snapshot_path(shop))
+
+    assert outcomes(results) == ["completed"] * 3
+    assert (snapshot_path(shop) / "rootfs/etc/hostname").read_bytes() == b"small\n"
+    assert tree == tree_of(device_path(shop))
+    assert_consistent(shop)
+
+
+def test_what_is_done_is_handed_off(process: Process, shop: Workshop, source: Path) -> None:
+    process()
+    source.unlink()  # nothing is to be read from there again
+    again = process()
+
+    assert outcomes(again) == ["handoff"] * 3
+    assert_consistent(shop)
+
+
+def test_another_snapshot_of_the_same_image_is_only_activated(process: Process, shop: Workshop) -> None:
+    process()
+    second = process(snapshot="vm-2")
+    (snapshot_path(shop, "vm-2") / "rootfs/etc/hostname").write_bytes(b"changed\n")
+
+    assert outcomes(second) == ["handoff", "handoff", "completed"]
+    assert (snapshot_path(shop) / "rootfs/etc/hostname").read_bytes() == b"small\n"
+    assert (device_path(shop) / "rootfs/etc/hostname").read_bytes() == b"small\n"
+    assert_consistent(shop)
+
+
+# --- healed -------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: Workshop) -> None:
+    process()
+    whole = tree_of(snapshot_path(shop))
+    shutil.rmtree(device_path(shop).parent)
+    healed = process()
+
+    assert outcomes(healed) == ["handoff", "completed", "handoff"]
+    assert tree_of(device_path(shop)) == whole
+    assert_consistent(shop)
+
+
+def test_a_device_without_snapshots_is_forgotten_and_made_again(
+    process: Process, shop: Workshop, engine: Engine
+) -> None:
+    process()
+    job = engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True))
+    engine.wait(job, timeout=30)
+    shutil.rmtree(device_path(shop).parent)
+    healed = process()
+
+    assert outcomes(healed) == ["handoff", "completed", "completed"]
+    assert_consistent(shop)
+
+
+def test_a_snapshot_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: Workshop) -> None:
+    process()
+    shutil.rmtree(snapshot_path(shop).parent)
+    healed = process()
+
+    assert outcomes(healed) == ["handoff", "handoff", "completed"]
+    assert tree_of(snapshot_path(shop)) == tree_of(device_path(shop))
+    assert_consistent(shop)
+
+
+def test_a_file_that_was_deleted_is_downloaded_again(process: Process, shop: Workshop) -> None:
+    process()
+    shop.file_of(IMAGE_ID).unlink()
+    healed = process()
+
+    assert outcomes(healed) == ["completed", "handoff", "handoff"]
+    assert_consistent(shop)
+
+
+def test_a_file_that_was_changed_in_place_is_downloaded_again(process: Process, shop: Workshop, source: Path) -> None:
+    process()
+    file = shop.file_of(IMAGE_ID)
+    with file.open("r+b") as opened:
+        opened.seek(5000)
+        opened.write(b"!")
+    healed = process()
+
+    assert outcomes(healed) == ["completed", "handoff", "handoff"]
+    assert file.read_bytes() == source.read_bytes()
+
+
+def test_a_file_that_was_only_touched_is_read_once_and_believed(process: Process, shop: Workshop) -> None:
+    process()
+    os.utime(shop.file_of(IMAGE_ID))
+    again = process()
+    verification = shop.catalog.get_verification(IMAGE_ID)
+
+    assert outcomes(again) == ["handoff"] * 3
+    assert verification is not None
+    assert verification.mtime_ns == shop.file_of(IMAGE_ID).stat().st_mtime_ns
+
+
+def test_verifying_finds_a_device_that_was_tampered_with(process: Process, shop: Workshop) -> None:
+    process()
+    (device_path(shop) / "rootfs/etc/hostname").write_bytes(b"evil!\n")
+    believed = process()
+    verified = process(verify=True)
+
+    assert outcomes(believed) == ["handoff"] * 3
+    assert outcomes(verified) == ["handoff", "completed", "handoff"]
+    assert (device_path(shop) / "rootfs/etc/hostname").read_bytes() == b"small\n"
+
+
+# --- locks --------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_whose_owner_is_not_live_is_taken_over_and_journaled(
+    process: Process, shop: Workshop, engine: Engine
+) -> None:
+    shop.catalog.acquire_image_lock(IMAGE_ID, "job:01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    results = process()
+    reasons = [entry.reason for entry in engine.store.journal(results["unpack"].job_id)]
+
+    assert outcomes(results) == ["completed"] * 3
+    assert any("took over the lock of job:01ARZ3NDEKTSV4RRFFQ69G5FAV" in reason for reason in reasons)
+    assert_consistent(shop)
+
+
+def test_a_lock_whose_owner_is_live_is_waited_for(process: Process, shop: Workshop, engine: Engine) -> None:
+    engine.store.pause_queue("unpacking", actor="operator", reason="to hold a live job")
+    request = msgspec.structs.replace(request_for(Path("/nowhere")), image_id="other", s3_key="other")
+    live = engine.submit("process-image", request, delay=3600)
+    shop.catalog.acquire_image_lock(IMAGE_ID, f"job:{live}")
+    engine.store.resume_queue("unpacking")
+    results: list[dict[str, JobResult]] = []
+    waiting = threading.Thread(target=lambda: results.append(process()))
+    waiting.start()
+    eventually(lambda: _waits_for(engine, live), "the unpacking waits for the owner of the lock")
+    assert not results
+    engine.cancel(live, reason="the test goes on")
+    waiting.join(60)
+
+    assert outcomes(results[0]) == ["completed"] * 3
+    assert_consistent(shop)
+
+
+def _waits_for(engine: Engine, job_id: str) -> bool:
+    return any(job.flow == "unpack-image" and job.waits_for == job_id for job in engine.store.jobs(limit=50))
+
+
+# --- refused ------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_image_leaves_nothing_and_is_refused_again_at_once(
+    process: Process, shop: Workshop, source: Path
+) -> None:
+    source.write_bytes(small_image(member(b"rootfs/usr/su", b"", mode=0o4755)))
+    first = process()
+    [refusal] = shop.catalog.list_refusals()
+    again = process()
+    image = shop.catalog.get_image_by_id(IMAGE_ID)
+
+    assert reason(first["download"]) == reason(again["download"])
+    assert reason(first["download"]).startswith(f"ImageRefused: {refusal.code} at rootfs/usr/su")
+    assert list(shop.images.iterdir()) == []
+    assert image is not None
+    assert image.download_status is DownloadStatus.FAILED
+    assert shop.catalog.list_reservations() == []
+
+
+def test_an_image_that_was_made_harmless_is_taken(process: Process, shop: Workshop, source: Path) -> None:
+    source.write_bytes(small_image(member(b"rootfs/usr/su", b"", mode=0o4755)))
+    process()
+    source.write_bytes(small_image())
+    again = process()
+
+    assert outcomes(again) == ["completed"] * 3
+    assert shop.catalog.list_refusals() == []
+
+
+def test_stricter_rules_refuse_what_laxer_ones_took_and_harm_nothing(
+    process: Process, shop: Workshop, source: Path
+) -> None:
+    source.write_bytes(small_image(symlink(b"rootfs/etc/mtab", b"/proc/mounts")))
+    taken = process(policy=Policy.DISTRO)
+    refused = process(policy=Policy.STRICT)
+    again = process(policy=Policy.DISTRO)
+
+    assert outcomes(taken) == ["completed"] * 3
+    assert reason(refused["download"]).startswith("ImageRefused: ")
+    assert outcomes(again) == ["handoff"] * 3
+    assert_consistent(shop)
+
+
+def test_a_pinned_digest_is_the_only_content_that_is_taken(process: Process, shop: Workshop) -> None:
+    wrong = process(sha256="0" * 64)
+
+    assert reason(wrong["download"]).startswith("ChecksumMismatch: ")
+    assert list(shop.images.iterdir()) == []
+
+
+def test_an_image_without_a_root_file_system_is_refused_and_its_device_removed(
+    process: Process, shop: Workshop, source: Path
+) -> None:
+    from tests.support.images.archives import archive
+
+    source.write_bytes(archive(member(b"file", b"x")))
+    results = process()
+
+    assert reason(results["unpack"]).startswith("ImageRefused: LAYOUT_NO_ROOTFS")
+    assert shop.devices.found() == []
+    assert shop.catalog.list_reservations() == []
+    assert shop.catalog.list_image_locks() == []
+
+
+def test_other_content_under_the_same_name_is_refused_while_snapshots_of_the_first_exist(
+    process: Process, shop: Workshop, source: Path, engine: Engine
+) -> None:
+    process()
+    source.write_bytes(small_image(member(b"rootfs/etc/new", b"new")))
+    shop.file_of(IMAGE_ID).unlink()
+    refused = process()
+    engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True)))
+    taken = process()
+
+    assert reason(refused["unpack"]).startswith("CatalogConflict: ")
+    assert outcomes(taken) == ["handoff", "completed", "completed"]
+    assert (snapshot_path(shop) / "rootfs/etc/new").read_bytes() == b"new"
+    assert_consistent(shop)
+
+
+# --- undone -------------------------------------------------------------------------------------------------
+
+
+def test_a_deactivated_snapshot_keeps_what_was_written_to_it(process: Process, shop: Workshop, engine: Engine) -> None:
+    process()
+    (snapshot_path(shop) / "rootfs/etc/mine").write_bytes(b"mine")
+    engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}")), timeout=30)
+    inactive = shop.catalog.get_image_by_id(IMAGE_ID)
+    again = process()
+
+    assert inactive is not None
+    assert inactive.activation_status == "inactive"
+    assert outcomes(again) == ["handoff", "handoff", "completed"]
+    assert (snapshot_path(shop) / "rootfs/etc/mine").read_bytes() == b"mine"
+
+
+def test_an_image_with_snapshots_is_removed_only_by_force(process: Process, shop: Workshop, engine: Engine) -> None:
+    process()
+    refused = engine.wait(engine.submit("remove-image", RemoveRequest(image_id=IMAGE_ID)), timeout=30)
+    kept = tree_of(snapshot_path(shop))
+    forced = engine.wait(engine.submit("remove-image", RemoveRequest(image_id=IMAGE_ID, force=True)), timeout=30)
+
+    assert "has snapshots" in reason(refused)
+    assert kept
+    assert forced.state is JobState.SUCCEEDED
+    assert shop.catalog.list_images() == []
+    assert shop.devices.found() == []
+    assert list(shop.images.iterdir()) == []
+    assert shop.catalog.list_reservations() == []
+    assert shop.catalog.list_image_locks() == []
+
+
+def test_a_snapshot_of_a_device_that_is_gone_is_aborted(process: Process, shop: Workshop, engine: Engine) -> None:
+    process()
+    row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
+    assert row is not None
+    shutil.rmtree(device_path(shop).parent)
+    request = ActivateRequest(
+        image_id=IMAGE_ID, device_id=row.device_id, device_name=row.device_name, snapshot_name="late"
+    )
+    result = engine.wait(engine.submit("activate-image", request), timeout=30)
+
+    assert reason(result).startswith("DeviceLost: ")
+    assert shop.catalog.check_snapshot_exists(IMAGE_ID, "late") is None
+
+
+# --- many at once -------------------------------------------------------------------------------------------
+
+
+def test_ten_requests_for_one_image_do_the_work_once(engine: Engine, source: Path, shop: Workshop) -> None:
+    jobs: list[str] = []
+    request = request_for(source)
+
+    def ask() -> None:
+        jobs.append(engine.submit("process-image", request, key=key_of(request)))
+
+    threads = [threading.Thread(target=ask) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    states = {engine.wait(job, timeout=60).state for job in jobs}
+    done = [engine.wait(job.job_id) for job in engine.store.jobs(limit=100)]
+
+    assert len(jobs) == 10
+    assert states == {JobState.SUCCEEDED}
+    assert sum(result.outcome == "completed" and 'downloaded":true' in (result.response or "") for result in done) <= 2
+    assert [job.flow for job in engine.store.jobs(limit=100)].count("download-image") == len(set(jobs))
+    assert len(shop.catalog.list_snapshots()) == 1
+    assert_consistent(shop)
+
+
+def test_requests_for_ten_snapshots_of_one_image_share_its_download_and_unpacking(
+    engine: Engine, source: Path, shop: Workshop
+) -> None:
+    requests = [request_for(source, snapshot=f"vm-{number}") for number in range(10)]
+    jobs = [engine.submit("process-image", request, key=key_of(request)) for request in requests]
+    states = {engine.wait(job, timeout=60).state for job in jobs}
+    completed = [job.flow for job in engine.store.jobs(limit=100) if engine.wait(job.job_id).outcome == "completed"]
+
+    assert states == {JobState.SUCCEEDED}
+    assert completed.count("download-image") == completed.count("unpack-image") == 1
+    assert len(shop.catalog.list_snapshots()) == 10
+    assert_consistent(shop)
+
+
+def test_ten_images_keep_to_the_limits_of_the_queues(engine: Engine, source: Path, shop: Workshop) -> None:
+    jobs = []
+    for number in range(10):
+        request = msgspec.structs.replace(request_for(source), image_id=f"image-{number}", s3_key=f"key-{number}")
+        jobs.append(engine.submit("process-image", request, key=key_of(request)))
+    most = dict.fromkeys(QUEUE_LIMITS, 0)
+    deadline = time.monotonic() + 90
+    while any(engine.store.job(job).state in ("pending", "running") for job in jobs):
+        assert time.monotonic() < deadline
+        for queue in engine.store.queues():
+            if queue.name in most:
+                most[queue.name] = max(most[queue.name], queue.running)
+    states = {engine.wait(job).state for job in jobs}
+
+    assert states == {JobState.SUCCEEDED}
+    assert 1 <= most["downloads"] <= 5
+    assert 1 <= most["unpacking"] <= 2
+    assert len(shop.catalog.list_snapshots()) == 10
+    assert_consistent(shop)
+
+
+def test_a_cancelled_unpacking_leaves_no_device_no_lock_and_no_process(
+    engine: Engine, shop: Workshop, source: Path
+) -> None:
+    big = b"".join(member(f"rootfs/usr/{n}".encode(), os.urandom(64) * 2000) for n in range(400))
+    source.write_bytes(small_image(big))
+    request = request_for(source)
+    job = engine.submit("process-image", request, key=key_of(request))
+    eventually(lambda: _is_extracting(shop), "the extraction has begun")
+    [unpacking] = [each for each in engine.store.jobs(limit=20) if each.flow == "unpack-image"]
+    engine.cancel(unpacking.job_id, reason="the test wants it")
+    result = engine.wait(unpacking.job_id, timeout=30)
+    engine.wait(job, timeout=30)
+
+    assert result.state is JobState.FAILED
+    assert shop.devices.found() == []
+    assert shop.catalog.list_image_locks() == []
+
+
+def _is_extracting(shop: Workshop) -> bool:
+    return any(any(path.iterdir()) for path in (shop.images.parent / "devices").glob("thin-*/content/rootfs/usr"))

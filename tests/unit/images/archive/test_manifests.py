@@ -1,0 +1,88 @@
+"""Which image of several is meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast_images.archive.entry import Kind
+from holdfast_images.archive.manifests import Descriptor, Platform, _choose
+from holdfast_images.archive.members import _link, decode, is_member_name
+from holdfast_images.errors import ImageRefused
+
+
+def image(digest: str, platform: Platform | None = None) -> Descriptor:
+    return Descriptor("application/vnd.oci.image.manifest.v1+json", digest, 1, platform)
+
+
+AMD64 = image("a", Platform("linux", "amd64"))
+ARM64 = image("b", Platform("linux", "arm64"))
+WINDOWS = image("c", Platform("windows", "amd64"))
+UNKNOWN = image("d", Platform("unknown", "unknown"))
+
+
+@pytest.mark.parametrize(
+    "candidates, expected",
+    [
+        ([AMD64, ARM64, WINDOWS, UNKNOWN], AMD64),
+        ([AMD64, UNKNOWN], AMD64),
+        ([ARM64], ARM64),
+        ([image("e"), ARM64], image("e")),
+    ],
+)
+def test_the_one_that_fits_is_chosen(candidates: list[Descriptor], expected: Descriptor) -> None:
+    assert _choose(candidates, "amd64") == expected
+
+
+@pytest.mark.parametrize(
+    "candidates, code",
+    [
+        ([], "NO_PLATFORM"),
+        ([ARM64, WINDOWS], "NO_PLATFORM"),
+        ([AMD64, image("f", Platform("linux", "amd64"))], "AMBIGUOUS_IMAGE"),
+        ([AMD64, image("e")], "AMBIGUOUS_IMAGE"),
+    ],
+)
+def test_none_or_several_are_refused(candidates: list[Descriptor], code: str) -> None:
+    with pytest.raises(ImageRefused) as refused:
+        _choose(candidates, "amd64")
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        (b"oci-layout", True),
+        (b"blobs", True),
+        (b"0" * 64, True),
+        (b"0" * 64 + b".json", True),
+        (b"sha256:" + b"0" * 64, True),
+        (b"rootfs", False),
+        (b"etc", False),
+        (b"0" * 63, False),
+        (b"0" * 64 + b".sh", False),
+    ],
+)
+def test_only_an_archive_of_layers_has_such_names(name: bytes, expected: bool) -> None:
+    assert is_member_name(name) is expected
+
+
+@pytest.mark.parametrize(
+    "kind, target, expected",
+    [
+        (Kind.SYMLINK, b"../b/layer.tar", b"b/layer.tar"),
+        (Kind.SYMLINK, b"other.tar", b"a/other.tar"),
+        (Kind.SYMLINK, b"./x/../y", b"a/y"),
+        (Kind.HARDLINK, b"b/layer.tar", b"b/layer.tar"),
+        (Kind.FILE, b"", None),
+    ],
+)
+def test_links_are_resolved_inside_of_the_archive(kind: Kind, target: bytes, expected: bytes | None) -> None:
+    assert _link(kind, [b"a", b"layer.tar"], target, "a/layer.tar", 0) == expected
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"a": 1, "a": 2}', b"[" * 100_000, b"\xff", b"NaN", b'"\\ud800"'])
+def test_json_that_is_not_what_it_should_be_is_refused(text: bytes) -> None:
+    with pytest.raises(ImageRefused) as refused:
+        decode(text, dict[str, int], "document")
+    assert refused.value.code == "BAD_MANIFEST"
+    assert str(refused.value).isprintable()
