@@ -120,28 +120,44 @@ def queue_limits(shop: Workshop) -> Mapping[str, int]:
 
 
 @contextmanager
-def opened_workshop(place: str | Path, settings: Settings, *, synchronous: str = "FULL") -> Iterator[Workshop]:
+def opened_workshop(place: str | Path, settings: Settings) -> Iterator[Workshop]:
     """What steps are done with, at the place of an engine that has been opened."""
-    shared = is_postgres(place)
-    host = (settings.host or os.uname().nodename) if shared else ""
-    data = data_directory(settings, None if shared else database_path(place))
-    with Catalog.open(place, synchronous=synchronous, host=host or None) as catalog:
-        yield Workshop(
-            catalog=catalog,
-            devices=_devices(settings, data),
-            images=data / "images",
-            limits=settings.limits,
-            source=settings.source,
-            timeouts=Timeouts(download=settings.download_timeout, extract=settings.extract_timeout),
-            device_size=settings.device_size,
-            connections=settings.connections,
-            host=host,
-        )
+    with open_catalog(place, settings) as catalog:
+        yield workshop_of(place, settings, catalog, open_devices(place, settings))
 
 
-def _devices(settings: Settings, data: Path) -> Devices:
+def workshop_of(place: str | Path, settings: Settings, catalog: Catalog, devices: Devices) -> Workshop:
+    """The workshop with these parts, and the rest as the settings say."""
+    return Workshop(
+        catalog=catalog,
+        devices=devices,
+        images=_data(place, settings) / "images",
+        limits=settings.limits,
+        source=settings.source,
+        timeouts=Timeouts(download=settings.download_timeout, extract=settings.extract_timeout),
+        device_size=settings.device_size,
+        connections=settings.connections,
+        host=_host(place, settings),
+    )
+
+
+def open_catalog(place: str | Path, settings: Settings) -> Catalog:
+    """The catalog in the engine's database: that of this host, if hosts share it."""
+    return Catalog.open(place, host=_host(place, settings) or None)
+
+
+def open_devices(place: str | Path, settings: Settings) -> Devices:
+    """The backend of the settings. Raises InvalidName if this version has none of that name."""
     if settings.backend is Backend.DEVICEMAPPER:
         raise InvalidName(
             "this version has no devices of the device mapper", hint=f"use the backend {Backend.DIRECTORY}"
         )
-    return DirectoryDevices(data)
+    return DirectoryDevices(_data(place, settings))
+
+
+def _host(place: str | Path, settings: Settings) -> str:
+    return (settings.host or os.uname().nodename) if is_postgres(place) else ""
+
+
+def _data(place: str | Path, settings: Settings) -> Path:
+    return data_directory(settings, None if is_postgres(place) else database_path(place))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from holdfast import Engine, JobState
+from holdfast import Engine, JobState, Worker
 from holdfast_images.app import Images
-from holdfast_images.errors import Interrupted
+from holdfast_images.errors import ImageError, Interrupted
 
 LOOK_EVERY = 0.25
 """Seconds between two looks at the progress. The end of a job is noticed at once."""
+CONCURRENCY = 1
+"""One job at a time: what others have submitted is for their own commands to run."""
 STOP_GRACE = 10.0
 ALONE = "deactivate-snapshot"
 """This flow waits for no other, so its embedded worker runs nothing else, and no other embedded worker runs it."""
@@ -36,13 +38,18 @@ def run_to_end(
         listener.watch({stop_descriptor})
     try:
         with ExitStack() as embedded:
-            working = False
+            worker: Worker | None = None
             while (job := store.job(job_id)).state in (JobState.PENDING, JobState.RUNNING):
                 if is_stopped():
                     raise Interrupted(f"interrupted; job {job_id} is not finished", hint="the same command goes on")
-                if not working and not has_daemon(images):
-                    embedded.enter_context(_worker(images, job.flow).worker(concurrency=1, stop_grace=STOP_GRACE))
-                    working = True
+                if worker is None and not has_daemon(images):
+                    engine = _engine(images, job.flow)
+                    worker = embedded.enter_context(engine.worker(concurrency=CONCURRENCY, stop_grace=STOP_GRACE))
+                if worker is not None and worker.failure is not None:
+                    raise ImageError(
+                        f"the worker cannot go on: {worker.failure}",
+                        hint=f"see what happened: holdfast job show {job_id}",
+                    )
                 look()
                 listener.wait(LOOK_EVERY)
             look()
@@ -55,7 +62,7 @@ def has_daemon(images: Images) -> bool:
     return any(set(images.flows) <= set(worker.flows) for worker in images.engine.live_workers())
 
 
-def _worker(images: Images, flow: str) -> Engine:
+def _engine(images: Images, flow: str) -> Engine:
     images.set_queue_limits()
     alone = images.shop.flow_name(ALONE)
     flows = [each for name, each in images.flows.items() if (name == alone) is (flow == alone)]

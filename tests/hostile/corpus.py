@@ -506,7 +506,13 @@ WHITEOUTS = [
     Attack("whiteout-traversal", Reason.PATH_TRAVERSAL, made(F(b"dne/../.wh.etc")), layer=True),
     Attack("whiteout-with-content", Reason.BAD_WHITEOUT, made(F(b".wh.x", b"x")), layer=True),
     Attack("whiteout-directory", Reason.BAD_WHITEOUT, made(D(b".wh.x")), layer=True),
-    Attack("whiteout-through-symlink", Reason.WRITE_THROUGH_SYMLINK, made(S(b"d", b"e"), F(b"d/.wh.x")), layer=True),
+    Attack(
+        "whiteout-through-symlink",
+        Reason.USELESS_WHITEOUT,
+        made(S(b"d", b"e"), F(b"d/.wh.x")),
+        policies=(Policy.STRICT,),
+        layer=True,
+    ),
 ]
 
 ATTACKS = NAMES + LINKS + KINDS + STRUCTURE + SPARSE + LIMITED + WHITEOUTS

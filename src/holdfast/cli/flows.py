@@ -8,7 +8,6 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.apps import load_flows
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.opening import app_flows, database_file, opened
@@ -54,7 +53,7 @@ def flows() -> None:
 @click.pass_obj
 def list_flows(settings: Settings) -> None:
     """List the flows of the app, and those that jobs in the store are pinned to."""
-    known = load_flows(settings.app) if settings.app else []
+    known = app_flows(settings) if settings.app or settings.default_app else []
     listed = _listed(settings, known)
     rows = [
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ class App(NamedTuple):
 
     flows: list[Flow[Any, Any]]
     queue_limits: Mapping[str, int] = {}
+    start: Callable[[], object] = lambda: None
+    """Called before any of its jobs is run, when the store is there: flows that are only looked at open nothing."""
 
 
 @contextmanager

@@ -146,6 +146,7 @@ def worker(settings: Settings, /, **given: object) -> int:
     with StopSignals() as signals, opened(settings, create=True, synchronous=options.sync.upper()) as store:
         engine = Engine(store, app.flows, actor=settings.actor)
         engine.refuse_broken_rules()
+        app.start()
         for name, limit in [*app.queue_limits.items(), *limits]:
             engine.queue(name, limit=limit)
         _serve(settings, options, store, engine, signals)

@@ -64,6 +64,10 @@ class Reason(StrEnum):
     SUSPICIOUS_NAME = "SUSPICIOUS_NAME", "A name has control or direction characters or a backslash; taken literally."
     TWIN_NAMES = "TWIN_NAMES", "Names differ only in case or in Unicode form; distinct on Linux."
     WHITEOUT = "WHITEOUT", "A name is an OCI whiteout outside of a layer; strict refuses it, distro takes it literally."
+    USELESS_WHITEOUT = (
+        "USELESS_WHITEOUT",
+        "A whiteout lies below what its own layer has made; strict refuses it, distro leaves it out.",
+    )
     BAD_WHITEOUT = "BAD_WHITEOUT", "A whiteout names nothing, is a directory of a path, or has content."
     # --- links
     EMPTY_LINK = "EMPTY_LINK", "A link has no target."

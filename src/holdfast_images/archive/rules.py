@@ -31,7 +31,7 @@ class Verdict(msgspec.Struct, gc=False):
     findings: tuple[Finding, ...] = ()
     acceptable: bool = True
     left_out: bool = False
-    """Acceptable, but not to be made: a device node that the policy leaves out."""
+    """Acceptable, but not to be made: a device node that the policy leaves out, a whiteout of nothing."""
     whiteout: bool = False
     """In a layer: the last component takes something of lower layers away, and nothing is made."""
     link: bytes = b""
@@ -153,6 +153,10 @@ class Judge:
         obstacle = self._seen.obstacle(parts)
         if obstacle is not None:
             through, kind = obstacle
+            if self._layer and parts[-1].startswith(WHITEOUT):
+                # umoci writes such: what it takes away was in a directory that this very layer has replaced.
+                detail = f"{names.printable(through)} is a {kind.name.lower()}"
+                return [by_policy(self._policy, Reason.USELESS_WHITEOUT, detail, instead="left out")]
             reason = Reason.WRITE_THROUGH_SYMLINK if kind is Kind.SYMLINK else Reason.PARENT_NOT_DIRECTORY
             return [error(reason, f"{names.printable(through)} is a {kind.name.lower()}")]
         remarks = self._whiteout_remarks(parts)
@@ -177,8 +181,9 @@ class Judge:
         if entry.kind is not Kind.FILE or entry.size:
             remarks.append(error(Reason.BAD_WHITEOUT, "a whiteout must be an empty file"))
         verdict = self._verdict(entry, path, remarks)
-        verdict.whiteout = verdict.acceptable
-        if verdict.acceptable:
+        verdict.left_out = any(remark.reason is Reason.USELESS_WHITEOUT for remark in remarks)
+        verdict.whiteout = verdict.acceptable and not verdict.left_out
+        if verdict.whiteout:
             self._kinds[path] = entry.kind
         return verdict
 

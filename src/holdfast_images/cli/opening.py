@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar, cast
 
 import click
 
 from holdfast import Engine
 from holdfast.cli.opening import App, opened
 from holdfast.cli.settings import Settings
-from holdfast_images.app import Images, opened_workshop, queue_limits
+from holdfast_images.app import Images, open_catalog, open_devices, opened_workshop, queue_limits, workshop_of
+from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.cli.settings import settings_of
+from holdfast_images.devices.protocol import Devices
 from holdfast_images.flows.process import all_flows
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,8 +44,26 @@ def opened_images(
 
 def image_app(settings: Settings) -> App:
     """What `holdfast worker` runs if it is not told otherwise. It stays open until the process ends."""
-    shop = _kept.enter_context(opened_workshop(settings.place, settings_of(settings)))
-    return App(all_flows(shop), queue_limits(shop))
+    own, place = settings_of(settings), settings.place
+    catalog = Later(lambda: _kept.enter_context(open_catalog(place, own)))
+    devices = Later(lambda: open_devices(place, own))
+    shop = workshop_of(place, own, cast(Catalog, catalog), cast(Devices, devices))
+    return App(all_flows(shop), queue_limits(shop), lambda: (catalog.opened, devices.opened))
+
+
+class Later:
+    """Stands for something that is opened when it is first used: flows that are only drawn need none of it."""
+
+    def __init__(self, opening: Callable[[], Any]) -> None:
+        self._opening = opening
+
+    @cached_property
+    def opened(self) -> Any:
+        """The thing itself."""
+        return self._opening()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.opened, name)
 
 
 def _configure_log(settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -31,6 +32,8 @@ class News(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: str
     state: str
+    job_id: str = ""
+    has_begun: bool = True
     outcome: str | None = None
     seconds: float = 0.0
     step: str = ""
@@ -67,12 +70,13 @@ def _news(client: Client, name: str, job_id: str) -> News:
     state = client.store.job(job_id).state
     executions = client.store.executions(job_id)
     if not executions:
-        return News(stage=name, state=state)
+        return News(stage=name, state=state, job_id=job_id, has_begun=False)
     latest = executions[-1]
     said = msgspec.json.decode(latest.progress, type=Reported) if latest.progress else Reported()
     return News(
         stage=name,
         state=state,
+        job_id=job_id,
         outcome=latest.code,
         seconds=max(0, (latest.finished_at or 0) - executions[0].started_at) / 1000,
         step=said.step,
@@ -120,12 +124,19 @@ class Lines:
                 if each.stage not in self._ended:
                     self._ended.add(each.stage)
                     self._say(f"{each.stage}: {ending_of(each)}")
+            elif not each.has_begun:
+                self._tell_waiting(each, now)
             elif each.stage not in self._begun:
                 self._begun.add(each.stage)
                 self._said_at[each.stage] = now
                 self._say(f"{each.stage}: begun")
             else:
                 self._tell_progress(each, now)
+
+    def _tell_waiting(self, news: News, now: float) -> None:
+        if now - self._said_at.setdefault(news.stage, now) >= SAY_EVERY:
+            self._said_at[news.stage] = math.inf
+            self._say(f"{news.stage}: waits for its turn; why: holdfast job explain {news.job_id}")
 
     def _tell_progress(self, news: News, now: float) -> None:
         if news.setback != self._setbacks.get(news.stage, ""):

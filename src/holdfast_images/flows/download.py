@@ -17,7 +17,6 @@ import msgspec
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
 from holdfast_images.archive.entry import Finding, Policy, Report, Severity
-from holdfast_images.archive.running import inspect_image
 from holdfast_images.catalog.rows import Image
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
@@ -172,6 +171,8 @@ def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
                 f"{path} has SHA-256 {checksum}, and {response.checksum} was downloaded",
                 hint="something has written to it: find out what, then process the image again",
             )
+    from holdfast_images.archive.running import inspect_image  # noqa: PLC0415 - a finished image is not read
+
     report = inspect_image(
         path,
         policy=judging.policy,

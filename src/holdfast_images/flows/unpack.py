@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
-from holdfast_images.archive.running import extract_image, inspect_image
 from holdfast_images.catalog.rows import UnpackedImage
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, DeviceBusy, DeviceLost, ImageError, NoSpace
@@ -162,6 +161,8 @@ def _admit(shop: Workshop, run: UnpackRun) -> None:
 
 def _inspected_bytes(shop: Workshop, run: UnpackRun) -> int:
     """Of an image that was validated by an earlier job."""
+    from holdfast_images.archive.running import inspect_image  # noqa: PLC0415 - a finished image is not read
+
     judging = run.request.judging
     return inspect_image(
         Path(run.request.local_path),
@@ -182,6 +183,8 @@ def _make_anew(shop: Workshop, run: UnpackRun, device: Device) -> None:
 
 def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     """Every file of the image, in the mounted device, on disk."""
+    from holdfast_images.archive.running import extract_image  # noqa: PLC0415 - as above
+
     request, response = run.request, run.response
     device = _device(run)
     if run.interrupted:
@@ -193,7 +196,7 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     with run.effect("extract"):
         extracted = extract_image(
             Path(request.local_path),
-            shop.devices.mount(device),
+            _mounted(shop, device),
             policy=request.judging.policy,
             limits=shop.limits,
             keep_setuid=request.judging.keep_setuid,
@@ -205,6 +208,14 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     response.file_count = extracted.file_count
     response.warnings = extracted.warnings
     return response
+
+
+def _mounted(shop: Workshop, device: Device) -> Path:
+    """Where its content is; a device that somebody has removed meanwhile is made again."""
+    try:
+        return shop.devices.mount(device)
+    except DeviceLost as error:
+        raise Rewind("create-device", str(error)) from error
 
 
 def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
@@ -228,7 +239,7 @@ def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
 def verify_layout(shop: Workshop, run: UnpackRun) -> None:
     """The device holds a root file system that nobody else may write to; then it is sealed."""
     device = _device(run)
-    refuse_bad_layout(shop.devices.mount(device), run.log)
+    refuse_bad_layout(_mounted(shop, device), run.log)
     # Sealing syncs and reads through the whole device: too slow for the transaction of update-db.
     with run.effect("seal"):
         shop.devices.seal(device)

@@ -100,6 +100,12 @@ def test_the_flows_are_listed_and_drawn_without_an_app(processed: ImageHoldfast)
     assert "extract-layers" in processed.ok("flows", "graph", "unpack-image")
 
 
+def test_drawing_a_flow_makes_no_state(holdfast: ImageHoldfast) -> None:
+    assert "create-snapshot" in holdfast.ok("flows", "graph", "activate-image")
+    assert {flow["in_app"] for flow in holdfast.json("flows", "list")["flows"]} == {True}
+    assert not holdfast.state.exists()
+
+
 def test_completion_offers_the_image_commands(holdfast: ImageHoldfast) -> None:
     shown = holdfast(_HOLDFAST_COMPLETE="bash_complete", COMP_WORDS="holdfast proc", COMP_CWORD="1").out
 

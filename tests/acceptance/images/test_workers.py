@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 from tests.acceptance.driving import PATIENCE
@@ -108,3 +109,55 @@ def test_a_removal_is_left_to_the_worker_too(processed: ImageHoldfast) -> None:
         pids = owners(processed, job)
 
     assert pids == [str(worker.process.pid)]
+
+
+def test_two_images_at_once_without_a_worker_are_both_processed(holdfast: ImageHoldfast, gate: Gate) -> None:
+    first = holdfast.start("process-image", "--source", gate.url, "--image-id", "one", "--json")
+    assert gate.asked.wait(PATIENCE)
+    second = holdfast("process-image", "--source", holdfast.source(), "--image-id", "two", "--json")
+    gate.open()
+    done = ended(first)
+
+    assert second.code == 0, second
+    assert done.code == 0, done
+
+
+def test_a_worker_with_wrong_settings_does_not_start(holdfast: ImageHoldfast) -> None:
+    done = holdfast("worker", "--json", HOLDFAST_BACKEND="devicemapper")
+
+    assert done.code == 2
+    assert json.loads(done.err.splitlines()[-1])["error"]["type"] == "InvalidName"
+
+
+def test_a_paused_queue_holds_a_command_up_until_it_is_resumed(holdfast: ImageHoldfast) -> None:
+    holdfast.process(holdfast.source())
+    holdfast.ok("queues", "pause", "unpacking", "--reason", "a new disk")
+    command = holdfast.start("process-image", "--source", holdfast.source(name="b.tar"), "--json")
+    holdfast.until(lambda data: bool(data["jobs"]), "jobs", "--flow", "unpack-image", "--state", "pending")
+    holdfast.ok("queues", "resume", "unpacking")
+
+    assert ended(command).code == 0
+
+
+def test_an_interrupted_removal_goes_on_with_the_next_command(processed: ImageHoldfast, gate: Gate) -> None:
+    request = '{"image_id": "demo", "force": true}'
+    processed.ok("submit", "remove-image", request, "--key", "demo/force")
+    processed.ok("image", "remove", "demo", "--force")
+
+    assert processed.left() == []
+    assert len(processed.json("jobs", "--flow", "remove-image")["jobs"]) == 1
+
+
+def test_after_a_quarantined_stage_the_same_command_begins_anew(holdfast: ImageHoldfast, gate: Gate) -> None:
+    words = ("process-image", "--source", gate.url, "--json")
+    command = holdfast.start(*words)
+    assert gate.asked.wait(PATIENCE)
+    [download] = holdfast.json("jobs", "--flow", "download-image")["jobs"]
+    holdfast.ok("job", "force", download["job_id"], "quarantined", "--reason", "as if all tries were used up")
+    first = ended(command)
+    gate.open()
+    again = holdfast(*words)
+
+    assert first.code == 1, first
+    assert first.error["type"] == "JobFailed"
+    assert again.code == 0, again

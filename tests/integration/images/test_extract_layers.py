@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_images.archive.entry import Limits
+from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.layers import LayeredTree
 from holdfast_images.archive.tree import Attributes
 from holdfast_images.errors import ImageRefused
@@ -257,3 +257,15 @@ def test_no_attack_in_a_layer_reaches_anything_outside(tmp_path: Path, target: P
         extracted(oci(attack.build(attack.forms[0])), target, policy=attack.policies[0], limits=attack.limits)
 
     assert refused.value.code == attack.code
+
+
+def test_a_whiteout_below_a_link_of_its_own_layer_takes_nothing_away(tmp_path: Path, target: Path) -> None:
+    lower = archive(D(b"kept"), F(b"kept/file", b"x"), D(b"d"), F(b"d/file", b"y"))
+    upper = archive(S(b"d", b"kept"), F(b"d/.wh.file"))
+    with canaries(tmp_path):
+        done = extracted(oci(lower, upper), target, policy=Policy.DISTRO)
+    root = target / "rootfs"
+
+    assert (root / "kept/file").read_bytes() == b"x"
+    assert os.readlink(root / "d") == "kept"
+    assert "USELESS_WHITEOUT" in {finding.code for finding in done.warnings}

@@ -65,8 +65,9 @@ def changed_root(root: Path) -> None:
     shutil.rmtree(root / "usr/share/doc")
     (root / "usr/share/doc").mkdir()
     (root / "usr/share/doc/README").write_text("emptied\n")
+    # umoci then writes whiteouts of what was in the directory, below the link that has taken its place.
     shutil.rmtree(root / "usr/share/zoneinfo")
-    (root / "usr/share/zones").symlink_to("../lib/zoneinfo")
+    (root / "usr/share/zoneinfo").symlink_to("../lib/zoneinfo")
     link = next(path for path in sorted((root / "etc").iterdir()) if path.is_symlink())
     link.unlink()
     link.mkdir()
