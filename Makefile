@@ -27,8 +27,8 @@ TOOLS := umoci:umoci skopeo:skopeo zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl
 tools: ## the programs that the tests need, installed by apt-get if they are missing
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
 	for each in $(TOOLS); do command -v $${each%%:*} >/dev/null || missing="$$missing $${each##*:}"; done; \
-	if [ -n "$$missing" ]; then \
-		echo "installing$$missing"; \
+	if [ -z "$$(find /var/lib/apt/lists -name '*Packages*' 2>/dev/null | head -n 1)" ] || [ -n "$$missing" ]; then \
+		echo "apt-get update; install:$$missing"; \
 		apt-get update -qq && apt-get install -qq --yes --no-install-recommends $$missing >/dev/null; \
 	fi
 

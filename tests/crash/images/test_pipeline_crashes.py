@@ -11,9 +11,10 @@ import pytest
 
 from holdfast import Engine, Flow, JobState
 from holdfast.testing import CrashExplorer, Scenario
-from holdfast_images.catalog.catalog import Catalog
+from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.flows.messages import RemoveRequest
 from holdfast_images.flows.process import all_flows, key_of
+from holdfast_images.flows.workshop import Workshop
 from tests.support.images.archives import member
 from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
 
@@ -21,16 +22,16 @@ HOSTILE = member(b"rootfs/usr/bin", b"", mode=0o4755)
 
 
 class Images:
-    """Builds the flows anew for each life, and closes the catalog of the life before."""
+    """Builds the flows anew for each life, and takes from the life before what a dead process would not have."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
-        self._catalogs: list[Catalog] = []
+        self._shops: list[Workshop] = []
 
     def flows(self, directory: Path) -> list[Flow[Any, Any]]:
         self.close()
         shop = workshop_at(directory)
-        self._catalogs.append(shop.catalog)
+        self._shops.append(shop)
         return all_flows(shop)
 
     def submit(self, engine: Engine) -> None:
@@ -46,7 +47,7 @@ class Images:
 
     def observe(self, engine: Engine, directory: Path) -> object:
         """Jobs, rows, files and devices; ids and times left out."""
-        catalog = self._catalogs[-1]
+        catalog = self._shops[-1].catalog
         state = directory / "state"
         image = catalog.get_image_by_id(IMAGE_ID)
         unpacked = catalog.get_unpacked_image_by_id(IMAGE_ID)
@@ -66,9 +67,11 @@ class Images:
         }
 
     def close(self) -> None:
-        for catalog in self._catalogs:
-            catalog.close()
-        self._catalogs.clear()
+        for shop in self._shops:
+            shop.catalog.close()
+            assert isinstance(shop.devices, DirectoryDevices)
+            shop.devices.close()
+        self._shops.clear()
 
 
 @pytest.fixture
