@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv tools lint unit test test-exhaustive demo demo-engine bench clean
+.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive demo demo-engine bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,9 +43,15 @@ unit: venv ## the tests of the pure core: seconds
 
 test: lint tools ## lint and all tests but the exhaustive ones: minutes
 	$(BIN)/pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory test-devicemapper
+
+test-devicemapper: venv ## thin devices in a guest with a kernel of its own, and power cuts
+	$(BIN)/python -m tests.guest all || [ $$? -eq 77 ]
 
 test-exhaustive: venv tools ## the tests that take many minutes
 	$(BIN)/pytest -n $(JOBS) -m exhaustive --timeout 7200 $(PYTEST_ARGS)
+	$(BIN)/python -m tests.guest test -m exhaustive tests/devicemapper || [ $$? -eq 77 ]
+	$(BIN)/python -m tests.guest cuts --all --random 20 || [ $$? -eq 77 ]
 
 demo: venv ## an image processed, killed half-way, found again, and a hostile one refused
 	$(BIN)/python examples/image_demo.py

@@ -147,12 +147,14 @@ def open_catalog(place: str | Path, settings: Settings) -> Catalog:
 
 
 def open_devices(place: str | Path, settings: Settings) -> Devices:
-    """The backend of the settings. Raises InvalidName if this version has none of that name."""
+    """The backend of the settings. Raises PoolUnusable if it has no pool yet."""
+    data = _data(place, settings)
     if settings.backend is Backend.DEVICEMAPPER:
-        raise InvalidName(
-            "this version has no devices of the device mapper", hint=f"use the backend {Backend.DIRECTORY}"
-        )
-    return DirectoryDevices(_data(place, settings))
+        from holdfast_images.devices.devicemapper import DeviceMapperDevices  # noqa: PLC0415 - seldom asked for
+        from holdfast_images.devices.thin_pool import ThinPool  # noqa: PLC0415 - as above
+
+        return DeviceMapperDevices(data, ThinPool.open(data))
+    return DirectoryDevices(data)
 
 
 def _host(place: str | Path, settings: Settings) -> str:

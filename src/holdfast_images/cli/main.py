@@ -26,6 +26,7 @@ ENTRIES = {
     "snapshot": Entry("holdfast_images.cli.snapshot", "snapshot", "Make a snapshot, or take one out of use."),
     "inspect": Entry("holdfast_images.cli.inspecting", "inspect", "Say everything that is wrong with an archive."),
     "gc": Entry("holdfast_images.cli.upkeep", "gc", "Remove what crashes have left and nobody needs."),
+    "pool": Entry("holdfast_images.cli.pool", "pool", "Make, watch, extend and check the thin pool."),
     "verify-system": Entry("holdfast_images.cli.upkeep", "verify_system", "Check jobs, catalog, files and devices."),
 }
 

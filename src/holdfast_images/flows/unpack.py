@@ -14,10 +14,20 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
 from holdfast_images.catalog.rows import UnpackedImage
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
-from holdfast_images.errors import CatalogConflict, ChecksumMismatch, DeviceBusy, DeviceLost, ImageError, NoSpace
+from holdfast_images.errors import (
+    CatalogConflict,
+    ChecksumMismatch,
+    DeviceBusy,
+    DeviceLost,
+    ImageError,
+    NoSpace,
+    TryAgain,
+)
 from holdfast_images.flows.layout import refuse_bad_layout
 from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
 from holdfast_images.flows.workshop import Workshop, aborting, device_of, lock_image, owner_of, unlock_image, uuid_of
@@ -151,6 +161,12 @@ def _admit(shop: Workshop, run: UnpackRun) -> None:
     if pool.health not in (PoolHealth.OK, PoolHealth.LOW):
         raise NoSpace(f"no image can be unpacked: {pool.detail or pool.health}", hint="free or add space: holdfast gc")
     needed = run.request.total_bytes or _inspected_bytes(shop, run)
+    size = run.request.device_size or shop.device_size
+    if needed > size:
+        raise NoSpace(
+            f"image {run.request.image_id} needs {needed} bytes, and its device would have {size}",
+            hint="give it more: device_size in the settings",
+        )
     if needed > pool.available_bytes:
         raise NoSpace(
             f"image {run.request.image_id} needs {needed} bytes, and {pool.available_bytes} of "
@@ -193,17 +209,24 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
         _make_anew(shop, run, device)
     _refuse_changed_file(shop, run)
     deadline = run.deadline if run.deadline is not None else shop.timeouts.extract
-    with run.effect("extract"):
-        extracted = extract_image(
-            Path(request.local_path),
-            _mounted(shop, device),
-            policy=request.judging.policy,
-            limits=shop.limits,
-            keep_setuid=request.judging.keep_setuid,
-            timeout=deadline * TIMEOUT_MARGIN,
-            check=run.check,
-            on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes extracted"),
-        )
+    try:
+        with run.effect("extract"):
+            extracted = extract_image(
+                Path(request.local_path),
+                _mounted(shop, device),
+                policy=request.judging.policy,
+                limits=shop.limits,
+                keep_setuid=request.judging.keep_setuid,
+                timeout=deadline * TIMEOUT_MARGIN,
+                check=run.check,
+                on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes extracted"),
+            )
+    except TryAgain as error:
+        # A pool that is full fails writes as a broken disk does; only the pool can tell.
+        pool = shop.devices.pool()
+        if pool.health is PoolHealth.FULL:
+            raise NoSpace(f"{error}: {pool.detail}", hint="free or add space: holdfast gc") from error
+        raise
     response.size_bytes = extracted.total_bytes
     response.file_count = extracted.file_count
     response.warnings = extracted.warnings
@@ -286,7 +309,8 @@ def remove_unrecorded(shop: Workshop, run: UnpackRun) -> None:
 
 def _device(run: UnpackRun) -> Device:
     response = run.response
-    return device_of(response.device_id, response.device_name, _uuid(run.request), response.device_size)
+    device = device_of(response.device_id, response.device_name, _uuid(run.request), response.device_size)
+    return msgspec.structs.replace(device, files=run.request.entries)
 
 
 def _uuid(request: UnpackRequest) -> str:

@@ -12,7 +12,9 @@ from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device, Devices
 
-BACKENDS = ("directory",)
+IN_GUEST = "HOLDFAST_GUEST" in os.environ
+"""Set by tests/guest, whose kernel has a device mapper that may be used at will."""
+BACKENDS = ("devicemapper",) if IN_GUEST else ("directory",)
 
 ORIGIN = Device(id=4711, name="thin-4711", uuid="5e3c1c6e-0000-8000-8000-000000000001", size=1 << 30)
 SNAPSHOT = Device(id=815, name="snap-alpine", uuid=ORIGIN.uuid, size=1 << 30)
@@ -20,6 +22,10 @@ SNAPSHOT = Device(id=815, name="snap-alpine", uuid=ORIGIN.uuid, size=1 << 30)
 
 def open_backend(name: str, root: Path | str, *, patience: float = 0.1) -> Devices:
     """A backend on its own piece of the machine; each call is another process, as far as it can tell."""
+    if name == "devicemapper":
+        from tests.devicemapper.pools import open_devices
+
+        return open_devices(Path(root), patience=patience)
     return DirectoryDevices.open(Path(root), patience=patience)
 
 

@@ -1,0 +1,104 @@
+"""Records, pool, device mapper, mounts and loop devices, held against each other. The catalog is its owner's to add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast_images.devices import loops
+from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.registry import is_live
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is known in one place and not in another."""
+
+    code: str
+    subject: str
+    message: str
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A device of ours in the device mapper's table."""
+
+    name: str
+    suspended: bool = False
+    passing: bool = False
+    """Shown for a moment, by a process that is gone."""
+
+
+class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What each place says."""
+
+    recorded: dict[int, str] = {}
+    unreadable: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    in_pool: frozenset[int] = frozenset()
+    shown: tuple[Shown, ...] = ()
+    abandoned_mounts: tuple[str, ...] = ()
+    loop_devices: dict[str, tuple[str, ...]] = {}
+    """File of the pool to the loop devices that show it."""
+
+
+def gather_facts(devices: DeviceMapperDevices) -> PoolFacts:
+    """One look at all of it, which changes nothing but a frozen copy of the pool's metadata that comes and goes."""
+    recorded, unreadable, abandoned = {}, [], []
+    for name in devices.records.names():
+        _, identity = devices.records.read(name)
+        if identity is None or identity.name != name:
+            unreadable.append(name)
+        else:
+            recorded[identity.id] = name
+        abandoned += [mount.point for mount in devices.records.mounts_of(name) if not is_live(mount.point)]
+    record = devices.thin_pool.record
+    files = [backing.path for backing in (record.metadata, record.data) if backing.is_file]
+    return PoolFacts(
+        recorded=recorded,
+        unreadable=tuple(unreadable),
+        leftovers=tuple(name for name in devices.records.leftovers() if not devices.records.is_locked(name)),
+        in_pool=frozenset(devices.thin_pool.ids()),
+        shown=tuple(
+            Shown(name=info.name, suspended=info.suspended, passing=devices.showing.is_abandoned(info))
+            for info in devices.showing.ours()
+            if info.name != record.name and (devices.showing.is_abandoned(info) or not devices.showing.is_passing(info))
+        ),
+        abandoned_mounts=tuple(abandoned),
+        loop_devices={file: tuple(loops.attached(Path(file))) for file in files},
+    )
+
+
+def differences(facts: PoolFacts) -> Iterator[Difference]:
+    """Everything that does not agree. Pure."""
+    for thin_id in sorted(facts.recorded.keys() - facts.in_pool):
+        yield _difference("device-lost", facts.recorded[thin_id], f"the pool has no device {thin_id}")
+    if not facts.leftovers:
+        for thin_id in sorted(facts.in_pool - facts.recorded.keys()):
+            yield _difference(
+                "unknown-id",
+                f"id {thin_id}",
+                "in the pool, and nothing of ours: it stays, and takes its room",
+            )
+    for name in facts.unreadable:
+        yield _difference("unreadable-record", name, "its record cannot be read: holdfast gc")
+    for name in facts.leftovers:
+        yield _difference("leftover", name, "left by a crash: holdfast gc")
+    names = set(facts.recorded.values())
+    for shown in facts.shown:
+        if shown.passing:
+            yield _difference("abandoned-look", shown.name, "shown for a process that is gone: holdfast gc")
+        elif shown.name not in names:
+            yield _difference("unknown-device", shown.name, f"shown, and not recorded: dmsetup remove {shown.name}")
+        if shown.suspended:
+            yield _difference("suspended", shown.name, f"whoever touches it hangs: dmsetup resume {shown.name}")
+    for point in facts.abandoned_mounts:
+        yield _difference("abandoned-mount", point, "mounted by a process that is gone: holdfast gc")
+    for file, nodes in sorted(facts.loop_devices.items()):
+        if len(nodes) != 1:
+            shown_by = " and ".join(nodes) or "no loop device"
+            yield _difference("loop-devices", file, f"shown by {shown_by}: it must be one")
+
+
+def _difference(code: str, subject: str, message: str) -> Difference:
+    return Difference(code=code, subject=subject, message=message)

@@ -1,0 +1,472 @@
+"""Devices as thin devices of the kernel's device mapper: an ext4 each, and snapshots that share its blocks.
+
+`<root>/pool.json` says what the pool is made of, `<root>/devices/` which of its devices are ours. A device is shown as
+`/dev/mapper/<name>` while it is active. A sealed device is inactive; its snapshots are active and for use.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast_images.devices.commands import CommandFailed
+from holdfast_images.devices.crash_points import crash_point
+from holdfast_images.devices.dm_control import NODES
+from holdfast_images.devices.ext4 import make_ext4, read_superblock, valid_uuid
+from holdfast_images.devices.identity import Identity, State, read_identity, write_identity
+from holdfast_images.devices.locking import DIRECTORY, is_locked
+from holdfast_images.devices.manifest import manifest_of
+from holdfast_images.devices.mounting import make_private, mount_device, undo_private
+from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
+from holdfast_images.devices.registry import Registry, checked
+from holdfast_images.devices.showing import Showing, sync_block_device, sync_file_system, unmount_all
+from holdfast_images.devices.thin_pool import ThinPool
+from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace
+
+PATIENCE = 5.0
+DEFAULT_SIZE = 10 << 30
+LOST_AND_FOUND = "lost+found"
+MANY = 16
+POINTS = ("create.thin-made", "create.formatted")
+"""Crash points that other backends do not have."""
+
+
+class DeviceMapperDevices:
+    """The thin devices of one pool."""
+
+    backend = "devicemapper"
+
+    def __init__(self, root: str | Path, pool: ThinPool, *, patience: float = PATIENCE) -> None:
+        self.thin_pool = pool
+        self.records = Registry(Path(root).absolute() / "devices", patience=patience)
+        self.showing = Showing(pool, patience=patience)
+
+    @classmethod
+    def open(cls, root: str | Path, *, patience: float = PATIENCE) -> DeviceMapperDevices:
+        """The devices of the pool recorded at `root`, put to use again, without what crashes have left there."""
+        devices = cls(root, ThinPool.open(root), patience=patience)
+        devices.collect()
+        return devices
+
+    def close(self) -> None:
+        """Let go of everything but the devices that are in use."""
+        self.records.close()
+        undo_private(self.records.home)
+        self.thin_pool.mapper.close()
+
+    # --- looking ---
+
+    def path_of(self, name: str) -> Path:
+        """The node of a device of this name."""
+        return NODES / checked(name)
+
+    def health(self, device: Device) -> Health:
+        """By its record, and by whether the pool has its id."""
+        return self._look(device)[0]
+
+    def verify(self, device: Device, *, deep: bool = False) -> None:
+        """By its record and its superblock; a snapshot must be active. `deep`: by the digest of everything in it."""
+        identity = self._expect(device)
+        if identity.state is not State.SEALED:
+            raise DeviceLost(f"{device.name} was never finished", hint="it will be unpacked again")
+        if identity.kind is Kind.SNAPSHOT and self.showing.active(identity) is None:
+            raise DeviceLost(f"snapshot {device.name} is not active", hint="it will be activated again")
+        with self.showing.looked_at(identity) as node:
+            superblock = read_superblock(node)
+        if superblock is None or superblock.uuid != valid_uuid(identity.uuid):
+            raise DeviceLost(
+                f"{device.name} holds {superblock.uuid if superblock else 'no ext4'}, not {identity.uuid}",
+                hint="process the image again: it will be made anew",
+            )
+        if deep and self._digested(identity)[0] != identity.digest:
+            raise _not_as_sealed(identity)
+
+    def look(self, name: str) -> Found | None:
+        """One of those that `found` would tell of."""
+        there, identity = self.records.read(name)
+        if not there:
+            return None
+        return self._found(name, identity, in_pool=identity is not None and self.thin_pool.holds(identity.id))
+
+    def found(self) -> list[Found]:
+        """Everything with a visible record."""
+        records = [(name, *self.records.read(name)) for name in self.records.names()]
+        ids = {identity.id for _, _, identity in records if identity is not None}
+        # One look at all of the pool's metadata costs as much as some at single devices.
+        ids &= set(self.thin_pool.ids()) if len(ids) > MANY else {one for one in ids if self.thin_pool.holds(one)}
+        return [
+            self._found(name, identity, in_pool=identity is not None and identity.id in ids)
+            for name, there, identity in records
+            if there
+        ]
+
+    def usage(self, device: Device) -> Usage:
+        """By a walk through all of it."""
+        return self._digested(self._expect(device))[1]
+
+    def pool(self) -> PoolStatus:
+        """The thin pool."""
+        return self.thin_pool.room()
+
+    # --- making ---
+
+    def create(self, device: Device) -> None:
+        """Recorded under a hidden name, made in the pool, formatted, and revealed. It stays active."""
+        health, _ = self._look(device)
+        if health is Health.HEALTHY:
+            self._refuse_busy(device.name)
+            return
+        if health is Health.FOREIGN:
+            raise _foreign(device)
+        if health is Health.HALF_MADE:
+            self._remove(device.name)
+        self._refuse_full()
+        identity = _identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
+        with self._making(identity, "create") as directory:
+            write_identity(directory, identity, point="create.identity-written")
+            self.records.sync()
+            self._claim(identity, self.thin_pool.create_thin(identity.id))
+            crash_point("create.thin-made")
+            node = self.showing.show(identity)
+            self._format(identity, node, files=device.files)
+            crash_point("create.formatted")
+            self.records.reveal(device.name)
+            crash_point("create.renamed")
+
+    def _format(self, identity: Identity, node: str, *, files: int) -> None:
+        try:
+            make_ext4(node, identity.uuid, size=identity.size, files=files)
+            sync_block_device(node)
+        except (CommandFailed, OSError) as error:
+            raise self._explained(error, identity.name) from error
+
+    def seal(self, device: Device) -> Usage:
+        """Digested, synced, unmounted, flushed, deactivated, and recorded as sealed."""
+        self.unmount(device)
+        identity = self._expect(device)
+        with self.records.locked(device.name) as directory:
+            self._refuse_mounted(device.name)
+            node = self.showing.show(identity)
+            try:
+                digest, usage = self._finish(identity, node)
+            except OSError as error:
+                raise self._explained(error, device.name) from error
+            crash_point("seal.synced")
+            superblock = read_superblock(node)
+            if identity.state is State.SEALED and digest != identity.digest:
+                raise _not_as_sealed(identity)
+            self.showing.hide(identity)
+            sealed = Identity(
+                id=identity.id,
+                name=identity.name,
+                uuid=identity.uuid,
+                kind=identity.kind,
+                state=State.SEALED,
+                size=identity.size,
+                origin=identity.origin,
+                digest=digest,
+                superblock=superblock.digest if superblock else None,
+            )
+            write_identity(directory, sealed, point="seal.identity-aside")
+            crash_point("seal.identity-replaced")
+        return usage
+
+    def _finish(self, identity: Identity, node: str) -> tuple[str, Usage]:
+        """Everything in it is on disk, and it is unmounted."""
+        point = self._mount(identity, node)
+        try:
+            if identity.state is State.MADE:
+                # e2fsck wants one; the image was given a root without it.
+                (point / LOST_AND_FOUND).mkdir(mode=0o700, exist_ok=True)
+            with _opened(point.parent) as parent:
+                answer = manifest_of(parent, point.name)
+            sync_file_system(point)
+        finally:
+            self._unmount(identity.name)
+        # Unmounting writes, too; and the pool keeps what it was given in memory until it is told to flush.
+        sync_block_device(node)
+        return answer
+
+    def snapshot(self, origin: Device, snapshot: Device) -> None:
+        """Recorded under a hidden name, made in the pool, activated, compared with what was sealed, and revealed."""
+        health, there = self._look(snapshot)
+        if there is not None and health is Health.HEALTHY:
+            if (there.kind, there.origin, there.state) != (Kind.SNAPSHOT, origin.id, State.SEALED):
+                raise _foreign(snapshot)
+            with self.records.locked(snapshot.name):
+                self.showing.show(there)
+            return
+        if health is Health.FOREIGN:
+            raise _foreign(snapshot)
+        if health is Health.HALF_MADE:
+            self._remove(snapshot.name)
+        self.verify(origin)
+        with self.records.locked(origin.name, exclusive=False) as source:
+            sealed = read_identity(source)
+            if sealed is None or sealed.state is not State.SEALED:
+                raise DeviceLost(f"{origin.name} was never finished", hint="it will be unpacked again")
+            # An origin that somebody writes to gives a torn snapshot, and the kernel would not refuse it.
+            self.showing.hide(sealed)
+            self._take(sealed, snapshot)
+
+    def _take(self, origin: Identity, snapshot: Device) -> None:
+        made = _identity_of(
+            snapshot, Kind.SNAPSHOT, State.SEALED, size=origin.size, origin=origin.id, digest=origin.digest
+        )
+        with self._making(made, "snapshot") as directory:
+            write_identity(directory, made, point="snapshot.identity-written")
+            self.records.sync()
+            self._claim(made, self.thin_pool.create_snap(made.id, origin.id))
+            crash_point("snapshot.half-copied")
+            superblock = read_superblock(self.showing.show(made))
+            if superblock is None or superblock.digest != origin.superblock:
+                raise DeviceLost(
+                    f"{origin.name} is not as it was sealed, so no snapshot was made of it",
+                    hint="delete it and process the image again",
+                )
+            crash_point("snapshot.copied")
+            self.records.reveal(snapshot.name)
+            crash_point("snapshot.renamed")
+
+    # --- using ---
+
+    def activate(self, device: Device) -> Path:
+        """Shown under its name, with the size that was recorded."""
+        identity = self._expect(device)
+        with self.records.locked(device.name):
+            self.showing.show(identity)
+        return self.path_of(device.name)
+
+    def deactivate(self, device: Device) -> None:
+        """Not shown any more."""
+        there, identity = self.records.read(device.name)
+        if not there or identity is None or identity.id != device.id:
+            return
+        with self.records.locked(device.name):
+            self._unmount(device.name, dead_only=True)
+            self._refuse_mounted(device.name)
+            self.showing.hide(identity)
+
+    def mount(self, device: Device) -> Path:
+        """On a place of this process."""
+        identity = self._expect(device)
+        with self.records.locked(device.name):
+            return self._mount(identity, self.showing.show(identity))
+
+    def unmount(self, device: Device) -> None:
+        """Every mount of ours that nobody works in; what others have mounted elsewhere is theirs."""
+        self._unmount(checked(device.name))
+
+    # --- removing ---
+
+    def delete(self, device: Device) -> None:
+        """Renamed to a hidden name, deleted in the pool, then forgotten."""
+        health, _ = self._look(device)
+        if health is Health.FOREIGN:
+            raise _foreign(device)
+        if health is not Health.ABSENT:
+            try:
+                self._remove(device.name)
+            except DeviceLost:
+                pass  # another was faster, and it is gone
+
+    def collect(self) -> int:
+        """Everything with a hidden name that nobody has locked, and what dead processes have mounted or shown."""
+        self.showing.resume_all()
+        count = sum(self._clear(hidden) for hidden in self.records.leftovers())
+        unmount_all(self.records.all_mounts(), dead_only=True)
+        return count + self.showing.remove_dead()
+
+    # --- inside ---
+
+    def _look(self, device: Device) -> tuple[Health, Identity | None]:
+        there, identity = self.records.read(device.name)
+        if there:
+            if identity is None:
+                return Health.HALF_MADE, None
+            if (identity.id, identity.name, identity.uuid) != (device.id, device.name, device.uuid):
+                return Health.FOREIGN, identity
+            if not self.thin_pool.holds(identity.id):
+                return Health.HALF_MADE, None
+            return Health.HEALTHY, identity
+        taken = self.thin_pool.holds(device.id) and not self.records.leftovers_of(device.id)
+        return (Health.FOREIGN if taken else Health.ABSENT), None
+
+    def _expect(self, device: Device) -> Identity:
+        health, identity = self._look(device)
+        if health is Health.FOREIGN:
+            raise _foreign(device)
+        if identity is None:
+            raise DeviceLost(f"{device.name} is {health}", hint="process the image again: it will be made anew")
+        return identity
+
+    def _found(self, name: str, identity: Identity | None, *, in_pool: bool) -> Found:
+        info = self.thin_pool.mapper.info(name)
+        busy = self.records.is_locked(name) or (info is not None and info.open_count > 0)
+        if identity is None or identity.name != name or not in_pool:
+            return Found(name=name, health=Health.HALF_MADE, id=identity.id if identity else None, busy=busy)
+        return Found(
+            name=name,
+            health=Health.HEALTHY,
+            id=identity.id,
+            uuid=identity.uuid,
+            kind=identity.kind,
+            origin=identity.origin,
+            size=identity.size,
+            sealed=identity.state is State.SEALED,
+            busy=busy,
+        )
+
+    @contextmanager
+    def _making(self, identity: Identity, scenario: str) -> Iterator[int]:
+        """The hidden record of what is made; undone, in the pool too, if the making fails."""
+        for hidden in self.records.leftovers_of(identity.id):
+            self._clear(hidden)
+        with self.records.making(identity.name) as directory:
+            if (leftover := read_identity(directory)) is not None:
+                self._undo(leftover)
+            crash_point(f"{scenario}.temporary-made")
+            try:
+                yield directory
+            except Exception:
+                if self.records.is_still(directory, f".making-{identity.name}"):
+                    if (written := read_identity(directory)) is not None:
+                        self._undo(written)
+                    self.records.remove(f".making-{identity.name}")
+                raise
+
+    def _claim(self, identity: Identity, made: bool) -> None:  # noqa: FBT001 - the answer of the pool
+        """An id that is there, though nothing of ours had it: it must not be undone."""
+        if not made:
+            self.records.remove(f".making-{identity.name}")
+            raise DeviceBusy(
+                f"the pool has a device {identity.id} that is not ours", hint="another id will be reserved"
+            )
+
+    def _clear(self, hidden: str) -> bool:
+        """Remove a leftover, in the pool and out of it; False if somebody works on it."""
+        try:
+            with self.records.abandoned(hidden) as identity:
+                if identity is not None:
+                    self._undo(identity)
+                self.records.remove(hidden)
+        except (DeviceBusy, FileNotFoundError):
+            return False
+        return True
+
+    def _undo(self, identity: Identity) -> None:
+        """Not in the pool any more. Crash: to be repeated."""
+        there, visible = self.records.read(identity.name)
+        if not there:
+            self.showing.hide(identity)
+        if visible is None or visible.id != identity.id:
+            self.thin_pool.delete(identity.id)
+
+    def _remove(self, name: str) -> None:
+        with self.records.locked(name) as directory:
+            self._unmount(name, dead_only=True)
+            self._refuse_mounted(name)
+            identity = read_identity(directory)
+            if identity is not None:
+                self.showing.hide(identity)
+            hidden = self.records.trash(name)
+            crash_point("delete.trashed")
+            if identity is not None:
+                self.showing.discard(identity)
+                self.thin_pool.delete(identity.id)
+            crash_point("delete.half-removed")
+            self.records.remove(hidden)
+            crash_point("delete.removed")
+
+    def _mount(self, identity: Identity, node: str) -> Path:
+        point = self.records.point_of(identity.name)
+        if not any(mount.point == str(point) for mount in self.records.mounts_of(identity.name)):
+            make_private(self.records.home)
+            point.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                mount_device(node, point, options="noinit_itable")
+            except OSError as error:
+                raise self._explained(error, identity.name) from error
+        if identity.state is State.MADE:
+            try:
+                (point / LOST_AND_FOUND).rmdir()
+            except OSError:
+                pass  # removed before, or the image has brought its own, with something in it
+        return point
+
+    def _unmount(self, name: str, *, dead_only: bool = False) -> None:
+        unmount_all(self.records.mounts_of(name), dead_only=dead_only)
+
+    def _refuse_mounted(self, name: str) -> None:
+        if left := self.records.mounts_of(name):
+            raise DeviceBusy(f"{name} is mounted on {left[-1].point}", hint="unmount it; it will be tried again")
+
+    def _refuse_busy(self, name: str) -> None:
+        """Raise DeviceBusy if anybody but this process's own mount is in it."""
+        own = str(self.records.point_of(name))
+        self._unmount(name, dead_only=True)
+        for mount in self.records.mounts_of(name):
+            with _opened(Path(mount.point).parent) as parent:
+                if mount.point != own or is_locked(parent, os.path.basename(mount.point)):
+                    raise DeviceBusy(f"a process still works in {name}: {mount.point}", hint="it will be tried again")
+
+    def _refuse_full(self) -> None:
+        room = self.pool()
+        if room.health not in (PoolHealth.OK, PoolHealth.LOW):
+            raise NoSpace(f"nothing can be made: {room.detail}", hint="holdfast gc, or holdfast pool extend")
+
+    def _digested(self, identity: Identity) -> tuple[str, Usage]:
+        """What is in a device: in a mount that is there, or in one to look through, which changes nothing."""
+        if mounted := self.records.mounts_of(identity.name):
+            with _opened(Path(mounted[-1].point).parent) as parent:
+                return manifest_of(parent, os.path.basename(mounted[-1].point))
+        with self.showing.looked_through(identity) as (parent, name):
+            return manifest_of(parent, name)
+
+    def _explained(self, error: CommandFailed | OSError, name: str) -> Exception:
+        """A full pool fails the writes of a file system, which is then read-only or broken: the pool is the reason."""
+        room = self.pool()
+        if room.health is PoolHealth.FULL or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
+            return NoSpace(f"{name} does not fit: {room.detail or error}", hint="holdfast gc, or holdfast pool extend")
+        return error
+
+
+def _identity_of(
+    device: Device, kind: Kind, state: State, *, size: int, origin: int | None = None, digest: str | None = None
+) -> Identity:
+    return Identity(
+        id=device.id,
+        name=device.name,
+        uuid=device.uuid,
+        kind=kind,
+        state=state,
+        size=size,
+        origin=origin,
+        digest=digest,
+    )
+
+
+def _foreign(device: Device) -> DeviceLost:
+    return DeviceLost(
+        f"{device.name} (id {device.id}) holds something else, which was left as it is",
+        hint="reserve another id, or another snapshot name",
+    )
+
+
+def _not_as_sealed(identity: Identity) -> DeviceLost:
+    return DeviceLost(
+        f"{identity.name} is not as it was sealed: something was added, removed or changed in it",
+        hint="delete it and process the image again",
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

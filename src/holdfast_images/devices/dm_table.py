@@ -1,0 +1,199 @@
+"""The device mapper's texts: tables that are given to it, tables and status lines that it gives. Pure.
+
+What is not exactly as the kernel documents it is refused: a number taken from the wrong place would cut a device off.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import msgspec
+
+from holdfast_images.errors import ImageError
+
+SECTOR = 512
+BLOCK_SECTORS = 128
+"""64 KiB, the smallest block a pool can have: a snapshot copies a whole block for each first write."""
+MOST_THIN_ID = (1 << 24) - 1
+LEAST_METADATA = 2 << 20
+MOST_METADATA = 16_978_542_592
+"""The kernel uses no more than 255 bitmaps of metadata: 15.81 GiB."""
+METADATA_PER_BLOCK = 48
+
+_NUMBERS = re.compile(r"(\d+):(\d+)")
+_PAIR = re.compile(r"(\d+)/(\d+)")
+
+
+class Mode(StrEnum):
+    """What a pool can do."""
+
+    WRITE = "rw"
+    READ_ONLY = "ro"
+    OUT_OF_DATA_SPACE = "out_of_data_space"
+    FAIL = "Fail"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """One line of a table or of a status."""
+
+    start: int
+    length: int
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.start} {self.length} {self.kind} {self.text}".rstrip()
+
+
+class ThinPoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel says of a pool."""
+
+    mode: Mode
+    transaction_id: int = 0
+    used_metadata_blocks: int = 0
+    total_metadata_blocks: int = 0
+    used_data_blocks: int = 0
+    total_data_blocks: int = 0
+    held_root: int | None = None
+    needs_check: bool = False
+    error_if_no_space: bool = False
+    metadata_low_water: int = 0
+
+
+class ThinPoolTable(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pool is made of."""
+
+    length: int
+    metadata: str
+    data: str
+    block_sectors: int
+    low_water_blocks: int
+    features: frozenset[str]
+
+
+class ThinTable(msgspec.Struct, frozen=True, kw_only=True):
+    """What a thin device is."""
+
+    length: int
+    pool: str
+    id: int
+
+
+class UnreadableText(ImageError):
+    """The device mapper said something that is not documented."""
+
+
+def thin_pool_target(
+    metadata: str, data: str, data_sectors: int, *, block_sectors: int = BLOCK_SECTORS, low_water_blocks: int
+) -> Target:
+    """A pool that answers writes without room with an error at once, and zeroes every block before it is used.
+
+    By default the kernel would let writers hang for a minute; and without zeroing a new device shows what a deleted
+    one held.
+    """
+    length = data_sectors // block_sectors * block_sectors
+    if length <= 0:
+        raise ImageError(f"{data} is too small for a pool: {data_sectors * SECTOR} bytes")
+    text = f"{_word(metadata)} {_word(data)} {block_sectors} {low_water_blocks} 1 error_if_no_space"
+    return Target(0, length, "thin-pool", text)
+
+
+def thin_target(pool: str, thin_id: int, size: int) -> Target:
+    """A thin device of a pool, given as major:minor. The pool does not know how long its devices are."""
+    if size <= 0 or size % SECTOR:
+        raise ImageError(f"a device of {size} bytes cannot be: it must be a positive multiple of {SECTOR}")
+    return Target(0, size // SECTOR, "thin", f"{_word(pool)} {valid_thin_id(thin_id)}")
+
+
+def valid_thin_id(thin_id: int) -> int:
+    """An id that the kernel takes; ImageError if it is none."""
+    if not 0 <= thin_id <= MOST_THIN_ID:
+        raise ImageError(f"{thin_id} is no device id", hint=f"0 to {MOST_THIN_ID}")
+    return thin_id
+
+
+def metadata_bytes(data_bytes: int, block_sectors: int = BLOCK_SECTORS) -> int:
+    """How large a pool's metadata should be, by the kernel's rule, with room for as much again in snapshots."""
+    wanted = 2 * METADATA_PER_BLOCK * (data_bytes // (block_sectors * SECTOR))
+    return min(max(LEAST_METADATA, -(-wanted // 4096) * 4096), MOST_METADATA)
+
+
+def parse_thin_pool_status(text: str) -> ThinPoolStatus:
+    """From the text of a thin-pool's status. Raises UnreadableText."""
+    words = text.split()
+    if words[:1] == ["Fail"] or words[:1] == ["Error"]:
+        return ThinPoolStatus(mode=Mode.FAIL)
+    try:
+        transaction, metadata, data, root, mode, discard, on_full, needs_check, *rest = words
+        used_metadata, total_metadata = _pair(metadata)
+        used_data, total_data = _pair(data)
+        return ThinPoolStatus(
+            mode=Mode(mode),
+            transaction_id=int(transaction),
+            used_metadata_blocks=used_metadata,
+            total_metadata_blocks=total_metadata,
+            used_data_blocks=used_data,
+            total_data_blocks=total_data,
+            held_root=None if root == "-" else int(root),
+            needs_check=_one_of(needs_check, "-", "needs_check") == "needs_check",
+            error_if_no_space=_one_of(on_full, "queue_if_no_space", "error_if_no_space") == "error_if_no_space",
+            metadata_low_water=int(rest[0]) if rest and _one_of(discard, *_DISCARDS) else 0,
+        )
+    except ValueError as error:
+        raise UnreadableText(f"the status of a thin pool is not as documented: {text!r}") from error
+
+
+_DISCARDS = ("ignore_discard", "discard_passdown", "no_discard_passdown")
+
+
+def parse_thin_pool_table(target: Target) -> ThinPoolTable:
+    """From a pool's table. Raises UnreadableText."""
+    words = target.text.split()
+    try:
+        metadata, data, block, low_water, *features = words
+        _one_of(target.kind, "thin-pool")
+        _one_of(str(len(features) - 1), features[0] if features else "-1")
+        return ThinPoolTable(
+            length=target.length,
+            metadata=metadata,
+            data=data,
+            block_sectors=int(block),
+            low_water_blocks=int(low_water),
+            features=frozenset(features[1:]),
+        )
+    except ValueError as error:
+        raise UnreadableText(f"the table of a thin pool is not as documented: {target}") from error
+
+
+def parse_thin_table(target: Target) -> ThinTable | None:
+    """From a device's table; None if it is another kind of device. Raises UnreadableText."""
+    if target.kind != "thin":
+        return None
+    words = target.text.split()
+    # A third word is an external origin, which we never give: such a device is not ours.
+    if len(words) != 2 or target.start != 0 or not _NUMBERS.fullmatch(words[0]) or not words[1].isdecimal():
+        raise UnreadableText(f"the table of a thin device is not as documented: {target}")
+    return ThinTable(length=target.length, pool=words[0], id=int(words[1]))
+
+
+def _word(text: str) -> str:
+    if not text or any(character.isspace() or character == "\0" for character in text):
+        raise ImageError(f"{text!r} cannot stand in a table of the device mapper")
+    return text
+
+
+def _pair(text: str) -> tuple[int, int]:
+    match = _PAIR.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    used, total = int(match[1]), int(match[2])
+    if used > total:
+        raise ValueError(text)
+    return used, total
+
+
+def _one_of(text: str, *words: str) -> str:
+    if text not in words:
+        raise ValueError(text)
+    return text

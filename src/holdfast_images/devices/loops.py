@@ -1,0 +1,50 @@
+"""Loop devices: files that the kernel shows as disks. For development; they are gone after each reboot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast_images.devices.commands import run
+from holdfast_images.errors import DeviceBusy
+
+BLOCKS = Path("/sys/block")
+
+
+def attached(file: Path) -> list[str]:
+    """The loop devices that show a file, by their nodes."""
+    wanted = os.path.realpath(file)
+    found = []
+    for backing in sorted(BLOCKS.glob("loop*/loop/backing_file")):
+        try:
+            text = backing.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n")
+        except OSError:
+            continue  # detached meanwhile
+        if text == wanted:
+            found.append(f"/dev/{backing.parts[3]}")
+    return found
+
+
+def attach(file: Path) -> str:
+    """The loop device of a file, made unless there is one. Raises DeviceBusy if there are several: they corrupt it."""
+    found = attached(file)
+    if len(found) > 1:
+        raise DeviceBusy(
+            f"{file} is shown by {' and '.join(found)} at once", hint="detach all but one: losetup --detach <device>"
+        )
+    if found:
+        return found[0]
+    # In one step, so that a crash leaves a loop device with its file or none.
+    return run("losetup", "--find", "--show", "--nooverlap", "--", str(file)).output.strip()
+
+
+def detach(file: Path) -> None:
+    """Take away every loop device of a file. Nothing happens if there is none."""
+    for node in attached(file):
+        run("losetup", "--detach", node)
+
+
+def refresh(file: Path) -> None:
+    """Make its loop device as long as the file has become."""
+    for node in attached(file):
+        run("losetup", "--set-capacity", node)

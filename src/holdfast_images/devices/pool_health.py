@@ -1,0 +1,55 @@
+"""Can more be put into a pool? Judged from what the kernel says of it. Pure."""
+
+from __future__ import annotations
+
+from holdfast_images.devices.dm_table import SECTOR, Mode, ThinPoolStatus
+from holdfast_images.devices.pool_record import PoolRecord
+from holdfast_images.devices.protocol import PoolHealth, PoolStatus
+from holdfast_images.errors import PoolUnusable
+
+METADATA_BLOCK = 4096
+LEAST_FREE_METADATA = 0.2
+"""Of all metadata: a pool without room for metadata is damaged, not only full."""
+
+
+def judge_pool(status: ThinPoolStatus, record: PoolRecord) -> PoolStatus:
+    """Can more be put into it? Pure."""
+    unit = record.block_sectors * SECTOR
+    free = status.total_data_blocks - status.used_data_blocks
+    used_metadata, metadata = status.used_metadata_blocks, status.total_metadata_blocks
+    health, detail = PoolHealth.OK, ""
+    if status.mode is Mode.FAIL:
+        health, detail = PoolHealth.FAILED, f"pool {record.name} has failed: see the kernel's log"
+    elif status.needs_check:
+        health, detail = PoolHealth.READ_ONLY, f"the metadata of pool {record.name} must be checked: pool check"
+    elif status.mode is Mode.READ_ONLY:
+        health, detail = PoolHealth.READ_ONLY, f"pool {record.name} is read-only: see the kernel's log"
+    elif status.mode is Mode.OUT_OF_DATA_SPACE or free == 0:
+        health, detail = PoolHealth.FULL, f"pool {record.name} is full: {blocks_of(status)}"
+    elif metadata - used_metadata < LEAST_FREE_METADATA * metadata:
+        health = PoolHealth.LOW
+        detail = f"the metadata of pool {record.name} is nearly full: {used_metadata} of {metadata} blocks"
+    elif free * unit < record.low_water_bytes:
+        health, detail = PoolHealth.LOW, f"pool {record.name} is nearly full: {blocks_of(status)}"
+    return PoolStatus(
+        capacity_bytes=status.total_data_blocks * unit + metadata * METADATA_BLOCK,
+        used_bytes=status.used_data_blocks * unit + used_metadata * METADATA_BLOCK,
+        available_bytes=free * unit,
+        low_water_bytes=record.low_water_bytes,
+        health=health,
+        detail=detail,
+    )
+
+
+def unusable(name: str, status: ThinPoolStatus) -> PoolUnusable:
+    """Why nothing can be made in a pool."""
+    what = "must be checked" if status.needs_check else f"is {status.mode}"
+    return PoolUnusable(f"pool {name} {what}: {blocks_of(status)}", hint="holdfast pool status, holdfast pool check")
+
+
+def blocks_of(status: ThinPoolStatus) -> str:
+    """How much of both kinds is used, in words."""
+    return (
+        f"{status.used_data_blocks} of {status.total_data_blocks} blocks of data and {status.used_metadata_blocks} of "
+        f"{status.total_metadata_blocks} of metadata are used"
+    )

@@ -1,0 +1,160 @@
+"""What a pool is made of, recorded beside its devices: after a reboot the kernel knows nothing of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from holdfast_images.devices import loops
+from holdfast_images.devices.dm_table import BLOCK_SECTORS
+from holdfast_images.devices.locking import PAUSE, try_lock
+from holdfast_images.errors import DeviceBusy, PoolUnusable
+
+RECORD = "pool.json"
+ASIDE = "pool.json.new"
+LOCK = "pool.lock"
+LOCK_PATIENCE = 60.0
+SUPERBLOCK_BYTES = 4096
+MAGIC = 27022010
+LOOKED_AT = 1 << 20
+NEEDS_CHECK = 1
+
+
+class Backing(msgspec.Struct, frozen=True, kw_only=True):
+    """A block device, or a file that is shown as one."""
+
+    path: str
+    is_file: bool
+
+    def open(self) -> str:
+        """The node of the block device, which is made if it is a file's and missing."""
+        if self.is_file:
+            if not os.path.isfile(self.path):
+                raise PoolUnusable(f"the pool's file {self.path} is gone", hint="put it back, or make a new pool")
+            return loops.attach(Path(self.path))
+        return self.path
+
+
+class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed to find the pool again, and to know it for the same."""
+
+    version: int = 1
+    name: str
+    mark: int
+    """The pool's transaction id: drawn when it was made, and never changed. It tells this pool from any other."""
+    metadata: Backing
+    data: Backing
+    block_sectors: int = BLOCK_SECTORS
+    low_water_bytes: int
+    ready: bool = False
+    """False while it is being made."""
+
+
+class Superblock(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a pool's first metadata block that tells which pool it is."""
+
+    transaction_id: int
+    block_sectors: int
+    needs_check: bool
+
+
+def read_record(root: Path) -> PoolRecord | None:
+    """The pool of this place; None if there is none. Raises PoolUnusable if the record cannot be read."""
+    try:
+        raw = (root / RECORD).read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=PoolRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PoolUnusable(f"{root / RECORD} cannot be read: {error}", hint="restore it from a backup") from error
+
+
+def write_record(root: Path, record: PoolRecord) -> None:
+    """Replace the record. Crash: the old or the new."""
+    descriptor = os.open(root / ASIDE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(root / ASIDE, root / RECORD)
+    sync_directory(root)
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Nobody else starts, extends, checks or lists this pool meanwhile. Ends with the process."""
+    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + LOCK_PATIENCE
+        while not try_lock(descriptor, exclusive=True):
+            if time.monotonic() >= deadline:
+                raise DeviceBusy(f"another process is busy with the pool at {root}", hint="it will be tried again")
+            time.sleep(PAUSE)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Its entries are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_superblock(node: str) -> Superblock | None:
+    """Of the metadata device; None if there is no pool on it."""
+    raw = _read(node, 512)
+    if len(raw) < 512 or struct.unpack_from("<Q", raw, 32)[0] != MAGIC:
+        return None
+    (flags,) = struct.unpack_from("<I", raw, 4)
+    (transaction_id,) = struct.unpack_from("<Q", raw, 48)
+    (block_sectors,) = struct.unpack_from("<I", raw, 336)
+    return Superblock(transaction_id=transaction_id, block_sectors=block_sectors, needs_check=bool(flags & NEEDS_CHECK))
+
+
+def is_blank(node: str) -> bool:
+    """Is there nothing at its beginning, where file systems, partitions and pools say what they are?"""
+    return not any(_read(node, LOOKED_AT))
+
+
+def wipe_superblock(node: str) -> None:
+    """Without it the kernel makes new metadata. Crash: there or not."""
+    descriptor = os.open(node, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, bytes(SUPERBLOCK_BYTES), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def size_of(node: str) -> int:
+    """Bytes of a block device."""
+    descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISBLK(os.fstat(descriptor).st_mode):
+            raise PoolUnusable(f"{node} is no block device")
+        return os.lseek(descriptor, 0, os.SEEK_END)
+    finally:
+        os.close(descriptor)
+
+
+def _read(node: str, length: int) -> bytes:
+    # What is read once must not be found in the page cache when it has changed below.
+    descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, length, os.POSIX_FADV_DONTNEED)
+        return os.pread(descriptor, length, 0)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,246 @@
+"""Thin devices shown by the device mapper: for use under their own names, and for a look under names of the moment."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast_images.devices.commands import log
+from holdfast_images.devices.dm_control import NODES, Info, MapperError
+from holdfast_images.devices.dm_table import SECTOR, parse_thin_table, thin_target
+from holdfast_images.devices.identity import Identity
+from holdfast_images.devices.locking import DIRECTORY
+from holdfast_images.devices.mounting import Mount, holders_of, mount_device, mounts, unmount_point
+from holdfast_images.devices.registry import is_live
+from holdfast_images.devices.thin_pool import ThinPool
+from holdfast_images.errors import DeviceBusy, DeviceLost
+
+PAUSE = 0.01
+DISCARD = 0x1277
+"""BLKDISCARD"""
+DISCARD_PIECE = 1 << 30
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Showing:
+    """What of a pool is shown, and how it is taken away again."""
+
+    def __init__(self, pool: ThinPool, *, patience: float) -> None:
+        self._pool = pool
+        self._mapper = pool.mapper
+        self._patience = patience
+        self._prefix = f"HOLDFAST-{pool.record.mark:016x}-"
+        self._passing = re.compile(re.escape(pool.record.name) + r"-(?:look|probe)-(\d+)-\d+")
+
+    def is_passing(self, info: Info) -> bool:
+        """Is it shown for a moment only?"""
+        return self._passing.fullmatch(info.name) is not None
+
+    def is_abandoned(self, info: Info) -> bool:
+        """Was it shown for a moment by a process that is gone?"""
+        passing = self._passing.fullmatch(info.name)
+        return passing is not None and not os.path.exists(f"/proc/{passing[1]}")
+
+    def ours(self) -> Iterator[Info]:
+        """Every device of the pool that is shown, the pool itself among them."""
+        for name in self._mapper.names():
+            info = self._mapper.info(name)
+            if info is not None and info.uuid.startswith(self._prefix):
+                yield info
+
+    # --- under its own name ---
+
+    def active(self, identity: Identity) -> Info | None:
+        """The device as it is shown; None if it is not. Raises DeviceLost if its name shows something else."""
+        info = self._mapper.info(identity.name)
+        if info is None:
+            return None
+        if info.uuid != self._uuid(identity):
+            raise DeviceLost(
+                f"/dev/mapper/{identity.name} is another program's device", hint=f"dmsetup info {identity.name}"
+            )
+        if not info.has_table:
+            return None
+        [target] = self._mapper.table(identity.name)
+        table = parse_thin_table(target)
+        wanted = (self._pool.numbers, identity.id, identity.size // SECTOR)
+        if table is None or (table.pool, table.id, table.length) != wanted:
+            # A table of another length would cut the file system off, or show what is not in it.
+            raise DeviceLost(
+                f"{identity.name} is shown as '{target}', and not as it was recorded", hint="dmsetup remove"
+            )
+        return info
+
+    def show(self, identity: Identity) -> str:
+        """Its node, made unless it is there; resumed if a crash has left it suspended. Raises DeviceLost."""
+        info = self.active(identity)
+        if info is None:
+            if self._mapper.info(identity.name) is not None:
+                self._mapper.remove(identity.name)  # a crash has left it without a table
+            self._create(identity.name, self._uuid(identity), identity)
+        elif info.suspended:
+            self._mapper.resume(identity.name)
+        return str(NODES / identity.name)
+
+    def hide(self, identity: Identity) -> None:
+        """Nothing happens if it is not shown, or its name shows another's. Raises DeviceBusy while it is open."""
+        info = self._mapper.info(identity.name)
+        if info is None or info.uuid != self._uuid(identity):
+            return
+        if info.suspended and info.has_table:
+            self._mapper.resume(identity.name)  # who waits for it would never let go
+        self._take_away(identity.name, info)
+
+    def resume_all(self) -> None:
+        """Whoever touches a suspended device hangs: none of ours is left so."""
+        for info in self.ours():
+            if info.suspended and info.has_table:
+                log.warning("%s was left suspended", info.name)
+                self._mapper.resume(info.name)
+
+    # --- for a moment ---
+
+    @contextmanager
+    def looked_at(self, identity: Identity) -> Iterator[str]:
+        """A node to read from: its own if it is active, else one that nothing can be written to."""
+        if self.active(identity) is not None:
+            yield str(NODES / identity.name)
+            return
+        with self._passing_by(identity, read_only=True) as node:
+            yield node
+
+    @contextmanager
+    def looked_through(self, identity: Identity) -> Iterator[tuple[int, str]]:
+        """(descriptor, name) of a directory with its content; not even its journal is written to."""
+        point = Path(tempfile.mkdtemp(prefix="holdfast-look-"))
+        try:
+            with self._passing_by(identity, read_only=True) as node:
+                mount_device(node, point, read_only=True, options="noload")
+                try:
+                    parent = os.open(point.parent, DIRECTORY)
+                    try:
+                        yield parent, point.name
+                    finally:
+                        os.close(parent)
+                finally:
+                    unmount_point(str(point))
+        finally:
+            point.rmdir()
+
+    def discard(self, identity: Identity) -> None:
+        """Tell the disk below that nothing in it is needed: deleting alone frees nothing there. As far as it goes."""
+        if not self._pool.record.data.is_file:
+            return  # a disk is trimmed by whoever looks after it, and at night
+        try:
+            with self._passing_by(identity, read_only=False) as node:
+                descriptor = os.open(node, os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    for start in range(0, identity.size, DISCARD_PIECE):
+                        length = min(DISCARD_PIECE, identity.size - start)
+                        fcntl.ioctl(descriptor, DISCARD, struct.pack("=QQ", start, length))
+                finally:
+                    os.close(descriptor)
+        except (OSError, DeviceLost, MapperError) as error:
+            log.info("%s was not trimmed: %s", identity.name, error)
+
+    def remove_dead(self) -> int:
+        """Take away what processes that are gone had shown for a moment; how much there was."""
+        count = 0
+        for info in self.ours():
+            if self.is_abandoned(info):
+                for mount in reversed([mount for mount in mounts() if mount.device == info.numbers]):
+                    unmount_point(mount.point)
+                    Path(mount.point).rmdir()
+                self._take_away(info.name, info)
+                count += 1
+        return count
+
+    # --- inside ---
+
+    def _uuid(self, identity: Identity) -> str:
+        return f"{self._prefix}{identity.id}"
+
+    @contextmanager
+    def _passing_by(self, identity: Identity, *, read_only: bool) -> Iterator[str]:
+        whose = f"look-{os.getpid()}-{threading.get_ident()}"
+        name = f"{self._pool.record.name}-{whose}"
+        info = self._create(name, f"{self._prefix}{whose}", identity, read_only=read_only)
+        try:
+            yield str(NODES / name)
+        finally:
+            self._take_away(name, info)
+
+    def _create(self, name: str, uuid: str, identity: Identity, *, read_only: bool = False) -> Info:
+        target = thin_target(self._pool.numbers, identity.id, identity.size)
+        try:
+            return self._mapper.create(name, uuid, target, read_only=read_only)
+        except MapperError as error:
+            if error.code == errno.ENODATA:
+                raise DeviceLost(
+                    f"the pool has no device {identity.id}: {identity.name} was deleted behind our back",
+                    hint="process the image again: it will be made anew",
+                ) from error
+            if error.code == errno.EBUSY:
+                raise DeviceBusy(f"{name} is being shown by another: {error}", hint="it will be tried again") from error
+            raise
+
+    def _take_away(self, name: str, info: Info) -> None:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                self._mapper.remove(name)
+                return
+            except MapperError as error:
+                if error.code != errno.EBUSY:
+                    raise
+                # udev and blkid open what is new; a file system is still being closed.
+                if time.monotonic() >= deadline:
+                    raise DeviceBusy(
+                        f"{name} is in use: {holders_of(info.numbers)}", hint="unmount or close it; it is tried again"
+                    ) from error
+            time.sleep(PAUSE)
+
+
+def unmount_all(ours: Iterable[Mount], *, dead_only: bool = False) -> None:
+    """Undo mounts, the newest first; those that a process works in stay, and are found by the next look."""
+    for mount in reversed(list(ours)):
+        if dead_only and is_live(mount.point):
+            continue
+        try:
+            unmount_point(mount.point)
+            os.rmdir(mount.point)
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.ENOENT, errno.ENOTEMPTY):
+                raise
+            log.info("%s stays mounted: %s", mount.point, error.strerror)
+
+
+def sync_block_device(node: str) -> None:
+    """Everything that was written to it is on disk, and so is the pool's own bookkeeping of it."""
+    descriptor = os.open(node, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(path: Path) -> None:
+    """Everything written to the file system is on disk, or OSError says why not."""
+    descriptor = os.open(path, DIRECTORY)
+    try:
+        if _libc.syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,385 @@
+"""The thin pool that all devices share: made once, found again after every reboot, looked after.
+
+Its mark (the transaction id, drawn at random) is in the record and in the pool itself, so a pool on disks that have
+changed places, or were restored from another day, is not taken for ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import threading
+from pathlib import Path
+
+import msgspec
+
+from holdfast_images.devices import loops
+from holdfast_images.devices.commands import run
+from holdfast_images.devices.dm_control import DeviceMapper, MapperError
+from holdfast_images.devices.dm_table import (
+    SECTOR,
+    Mode,
+    Target,
+    ThinPoolStatus,
+    metadata_bytes,
+    parse_thin_pool_status,
+    parse_thin_pool_table,
+    thin_pool_target,
+    thin_target,
+    valid_thin_id,
+)
+from holdfast_images.devices.pool_health import blocks_of, judge_pool, unusable
+from holdfast_images.devices.pool_record import (
+    Backing,
+    PoolRecord,
+    alone,
+    is_blank,
+    read_record,
+    read_superblock,
+    size_of,
+    sync_directory,
+    wipe_superblock,
+    write_record,
+)
+from holdfast_images.devices.protocol import PoolStatus
+from holdfast_images.errors import ImageError, InvalidName, NoSpace, PoolUnusable
+
+POOL_NAME = "holdfast-pool"
+METADATA_FILE = "pool-metadata.img"
+DATA_FILE = "pool-data.img"
+LEAST_DATA = 16 << 20
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class ThinPool:
+    """One pool, in use."""
+
+    def __init__(self, root: Path, record: PoolRecord, mapper: DeviceMapper) -> None:
+        self._root = root
+        self.record = record
+        self.mapper = mapper
+        self.uuid = f"HOLDFAST-{record.mark:016x}-pool"
+        """The device mapper's name for it; LVM and multipath leave alone what they have not named."""
+
+    # --- making and finding ---
+
+    @classmethod
+    def create(
+        cls,
+        root: str | Path,
+        *,
+        name: str = POOL_NAME,
+        size: int = 0,
+        metadata: str | None = None,
+        data: str | None = None,
+        low_water_bytes: int | None = None,
+        force: bool = False,
+    ) -> ThinPool:
+        """A new pool: on two given block devices, or on files of `size` bytes below `root`.
+
+        What holds anything is refused, unless `force`. Crash: to be repeated, and then goes on.
+        """
+        root = Path(root).absolute()
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _NAME.fullmatch(name):
+            raise InvalidName(f"{name!r} is no pool name", hint="letters, digits, '.', '_' and '-'")
+        with alone(root):
+            there = read_record(root)
+            if there is not None and there.ready:
+                raise PoolUnusable(f"there is a pool at {root}: {there.name}", hint="pool status, pool extend")
+            record = there or _new_record(root, name, size, metadata, data, low_water_bytes)
+            if there is None:
+                _refuse_used(record, force=force)
+                write_record(root, record)
+            pool = cls(root, record, DeviceMapper())
+            if pool.mapper.info(record.name) is None:
+                wipe_superblock(record.metadata.open())
+            pool._start()
+            pool._mark()
+            write_record(root, msgspec.structs.replace(record, ready=True))
+        return cls.open(root)
+
+    @classmethod
+    def open(cls, root: str | Path) -> ThinPool:
+        """The pool that is recorded at `root`, put to use if it is not. Raises PoolUnusable.
+
+        Crash: to be repeated.
+        """
+        root = Path(root).absolute()
+        record = read_record(root)
+        if record is None or not record.ready:
+            raise PoolUnusable(f"there is no pool at {root}", hint="make one: holdfast pool create")
+        pool = cls(root, record, DeviceMapper())
+        with alone(root):
+            pool._start()
+        pool._refuse_strange()
+        return pool
+
+    def _start(self) -> None:
+        """Have the kernel show the pool, unless it does."""
+        info = self.mapper.info(self.record.name)
+        if info is not None and info.uuid != self.uuid:
+            raise PoolUnusable(
+                f"{self.record.name} is another device mapper device", hint=f"dmsetup info {self.record.name}"
+            )
+        if info is not None and not info.has_table:
+            self.mapper.remove(self.record.name)
+            info = None
+        if info is None:
+            self._refuse_wrong_disks()
+            self.mapper.create(self.record.name, self.uuid, self._target(), node=True)
+        elif info.suspended:
+            # Left by a crash while it was being extended: whoever touches a device of it hangs.
+            self.mapper.resume(self.record.name)
+
+    def _refuse_wrong_disks(self) -> None:
+        """Before the kernel writes to them."""
+        record = self.record
+        node = record.metadata.open()
+        superblock = read_superblock(node)
+        if superblock is None and not record.ready:
+            return
+        if superblock is None:
+            raise PoolUnusable(f"there is no pool on {node}", hint=f"check where {record.metadata.path} leads to now")
+        if record.ready and (superblock.transaction_id, superblock.block_sectors) != (
+            record.mark,
+            record.block_sectors,
+        ):
+            raise PoolUnusable(
+                f"the pool on {node} is not the recorded one: its mark is {superblock.transaction_id:#x}, not "
+                f"{record.mark:#x}",
+                hint="a disk was exchanged or restored from another pool; nothing was changed",
+            )
+        if superblock.needs_check:
+            raise PoolUnusable(
+                f"the metadata of pool {record.name} must be checked before it can be used",
+                hint="holdfast pool check --repair",
+            )
+
+    def _refuse_strange(self) -> None:
+        """What runs under our name must be what we would have started."""
+        [target] = self.mapper.table(self.record.name)
+        table = parse_thin_pool_table(target)
+        if "skip_block_zeroing" in table.features:
+            raise PoolUnusable(
+                f"pool {self.record.name} does not zero its blocks: a new device would show what a deleted one held",
+                hint="remove it and start again: dmsetup remove",
+            )
+        status = self.status()
+        if status.mode is not Mode.FAIL and status.transaction_id != self.record.mark:
+            raise PoolUnusable(f"pool {self.record.name} has another mark: {status.transaction_id:#x}")
+
+    def _target(self) -> Target:
+        return thin_pool_target(
+            self.record.metadata.open(),
+            (node := self.record.data.open()),
+            size_of(node) // SECTOR,
+            block_sectors=self.record.block_sectors,
+            low_water_blocks=self.record.low_water_bytes // (self.record.block_sectors * SECTOR),
+        )
+
+    def _mark(self) -> None:
+        status = self.status()
+        if status.transaction_id != self.record.mark:
+            self.mapper.message(self.record.name, f"set_transaction_id {status.transaction_id} {self.record.mark}")
+        if self.status().transaction_id != self.record.mark:
+            raise PoolUnusable(f"pool {self.record.name} did not take its mark", hint="see the kernel's log: dmesg")
+
+    def stop(self) -> None:
+        """Take the pool and its loop devices away; what it holds stays. Raises MapperError EBUSY while it is used."""
+        self.mapper.remove(self.record.name)
+        for backing in (self.record.metadata, self.record.data):
+            if backing.is_file:
+                loops.detach(Path(backing.path))
+
+    # --- looking ---
+
+    @property
+    def numbers(self) -> str:
+        """Its major:minor, as tables of its devices name it."""
+        info = self.mapper.info(self.record.name)
+        if info is None:
+            raise PoolUnusable(f"pool {self.record.name} was taken away", hint="start again, and it is put to use")
+        return info.numbers
+
+    def status(self) -> ThinPoolStatus:
+        """What the kernel says of it, without a flush."""
+        try:
+            [target] = self.mapper.status(self.record.name)
+        except MapperError as error:
+            if error.code == errno.ENXIO:
+                raise PoolUnusable(
+                    f"pool {self.record.name} was taken away", hint="start again, and it is put to use"
+                ) from error
+            raise
+        return parse_thin_pool_status(target.text)
+
+    def room(self) -> PoolStatus:
+        """How much of it is left."""
+        return judge_pool(self.status(), self.record)
+
+    def holds(self, thin_id: int) -> bool:
+        """Is there a device of this id? Nothing is shown, and nothing changed."""
+        whose = f"probe-{os.getpid()}-{threading.get_ident()}"
+        try:
+            self.mapper.probe(
+                f"{self.record.name}-{whose}", f"{self.uuid}-{whose}", thin_target(self.numbers, thin_id, SECTOR)
+            )
+        except MapperError as error:
+            if error.code in (errno.ENODATA, errno.ENOENT):
+                return False
+            raise self._explained(error) from error
+        return True
+
+    def ids(self) -> list[int]:
+        """Every device in the pool, whoever made it; read from a frozen copy of its metadata, so in the midst of work.
+
+        Crash: the copy stays, and the next call replaces it.
+        """
+        name = self.record.name
+        with alone(self._root):
+            if self.status().held_root is not None:
+                self.mapper.message(name, "release_metadata_snap")
+            self.mapper.message(name, "reserve_metadata_snap")
+            try:
+                node = self.record.metadata.open()
+                answer = run("thin_ls", "--metadata-snap", "--no-headers", "--format", "DEV", node)
+            finally:
+                self.mapper.message(name, "release_metadata_snap")
+        return sorted(int(word) for word in answer.output.split())
+
+    # --- its devices ---
+
+    def create_thin(self, thin_id: int) -> bool:
+        """A new device, all zeros. False if the id is in use. Raises NoSpace, PoolUnusable. Crash: there or not."""
+        return self._make(f"create_thin {valid_thin_id(thin_id)}")
+
+    def create_snap(self, thin_id: int, origin: int) -> bool:
+        """A copy of an inactive device. False if the id is in use.
+
+        Of an active one that is written to the copy would be torn, and the kernel does not refuse it: the caller does.
+        """
+        return self._make(f"create_snap {valid_thin_id(thin_id)} {valid_thin_id(origin)}")
+
+    def _make(self, text: str) -> bool:
+        try:
+            self.mapper.message(self.record.name, text)
+        except MapperError as error:
+            if error.code == errno.EEXIST:
+                return False
+            raise self._explained(error) from error
+        # The kernel writes the metadata at once, but does not say whether it could.
+        status = self.status()
+        if status.mode is Mode.FAIL or status.mode is Mode.READ_ONLY or status.needs_check:
+            raise unusable(self.record.name, status)
+        return True
+
+    def delete(self, thin_id: int) -> None:
+        """Nothing happens if there is none. Raises MapperError EBUSY while it is shown. Crash: there or not."""
+        try:
+            self.mapper.message(self.record.name, f"delete {valid_thin_id(thin_id)}")
+        except MapperError as error:
+            if error.code == errno.ENODATA:
+                return
+            raise self._explained(error) from error
+
+    def _explained(self, error: MapperError) -> ImageError:
+        """A pool that cannot be written to answers everything with EINVAL or EOPNOTSUPP: that is not our argument's."""
+        if error.code not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EIO, errno.ENOSPC):
+            return error
+        status = self.status()
+        if status.mode is Mode.OUT_OF_DATA_SPACE or error.code == errno.ENOSPC:
+            return NoSpace(
+                f"pool {self.record.name} is full: {blocks_of(status)}", hint="holdfast gc, or holdfast pool extend"
+            )
+        if status.mode is not Mode.WRITE or status.needs_check:
+            return unusable(self.record.name, status)
+        return error
+
+    # --- upkeep ---
+
+    def extend(self, size: int | None = None) -> PoolStatus:
+        """Give it more room, while it is used: a file grows to `size`, a block device must have grown by itself.
+
+        Crash: the old size or the new; a pool that was left suspended is resumed when it is next opened.
+        """
+        status = self.status()
+        if status.needs_check or status.mode in (Mode.FAIL, Mode.READ_ONLY):
+            raise unusable(self.record.name, status)
+        with alone(self._root):
+            self._extend(status, size)
+        return self.room()
+
+    def _extend(self, status: ThinPoolStatus, size: int | None) -> None:
+        self._grow_backing(size)
+        target = self._target()
+        if target.length <= status.total_data_blocks * self.record.block_sectors:
+            raise NoSpace(
+                f"{self.record.data.path} has not grown: {target.length * SECTOR} bytes",
+                hint=f"it grows in units of {self.record.block_sectors * SECTOR} bytes",
+            )
+        self.mapper.load(self.record.name, target)
+        self.mapper.suspend(self.record.name)
+        self.mapper.resume(self.record.name)
+
+    def _grow_backing(self, size: int | None) -> None:
+        data, metadata = self.record.data, self.record.metadata
+        if not data.is_file:
+            if size is not None:
+                raise InvalidName(
+                    f"{data.path} is no file of ours", hint="let the block device grow, then extend without --size"
+                )
+            return
+        if not size or size <= os.path.getsize(data.path):
+            raise InvalidName(
+                f"{data.path} has {os.path.getsize(data.path)} bytes already", hint="give a larger --size"
+            )
+        # More data needs more metadata, and a pool whose metadata is full is damaged: that one first.
+        for path, length in ((metadata.path, metadata_bytes(size)), (data.path, size)):
+            if length > os.path.getsize(path):
+                os.truncate(path, length)
+                loops.refresh(Path(path))
+
+
+def _new_record(
+    root: Path, name: str, size: int, metadata: str | None, data: str | None, low_water_bytes: int | None
+) -> PoolRecord:
+    if (metadata is None) != (data is None):
+        raise InvalidName("a pool needs two block devices, or none", hint="give both --metadata and --data")
+    if metadata is not None and data is not None:
+        size = size_of(data)
+        backings = Backing(path=metadata, is_file=False), Backing(path=data, is_file=False)
+    else:
+        if size < LEAST_DATA:
+            raise InvalidName(f"a pool of {size} bytes is too small", hint=f"--size of at least {LEAST_DATA}")
+        for file, length in ((METADATA_FILE, metadata_bytes(size)), (DATA_FILE, size)):
+            descriptor = os.open(root / file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.ftruncate(descriptor, length)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(root)
+        backings = (
+            Backing(path=str(root / METADATA_FILE), is_file=True),
+            Backing(path=str(root / DATA_FILE), is_file=True),
+        )
+    return PoolRecord(
+        name=name,
+        mark=secrets.randbits(62) | 1,
+        metadata=backings[0],
+        data=backings[1],
+        low_water_bytes=size // 10 if low_water_bytes is None else low_water_bytes,
+    )
+
+
+def _refuse_used(record: PoolRecord, *, force: bool) -> None:
+    for backing in (record.metadata, record.data):
+        if not force and not is_blank(backing.open()):
+            raise PoolUnusable(
+                f"{backing.path} holds something already, which a new pool would destroy",
+                hint="wipefs --all it if it is not needed, or give --force",
+            )

@@ -1,0 +1,68 @@
+"""These tests need a kernel with a device mapper that may be used at will: `python -m tests.guest` boots one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import Engine
+from holdfast.core.records import JobResult
+from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
+from holdfast_images.flows.workshop import Workshop
+from tests.devicemapper.pools import open_devices, remove_everything
+from tests.devicemapper.shop import image_of, request_for, workshop
+from tests.support.images.device_backends import IN_GUEST
+
+Process = Callable[..., dict[str, JobResult]]
+
+# Collected in the guest only: there each of them runs, here none of them is a test.
+collect_ignore_glob = [] if IN_GUEST else ["test_*.py"]
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Iterator[DeviceMapperDevices]:
+    devices = open_devices(tmp_path, patience=0.3)
+    yield devices
+    devices.close()
+    remove_everything()
+
+
+@pytest.fixture
+def shop(tmp_path: Path, devices: DeviceMapperDevices) -> Iterator[Workshop]:
+    shop = workshop(tmp_path, devices)
+    yield shop
+    shop.catalog.close()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, shop: Workshop) -> Iterator[Engine]:
+    with Engine.open(tmp_path, flows=all_flows(shop)) as engine:
+        for queue, limit in QUEUE_LIMITS.items():
+            engine.queue(queue, limit=limit)
+        with engine.worker(concurrency=4):
+            yield engine
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    source = tmp_path / "source.tar"
+    source.write_bytes(image_of(60, 20_000))
+    return source
+
+
+@pytest.fixture
+def process(engine: Engine, source: Path) -> Process:
+    """Process the image to its end; the stages that were reached, and `process` itself."""
+
+    def process(**options: object) -> dict[str, JobResult]:
+        request = request_for(source, **options)  # type: ignore[arg-type]
+        job_id = engine.submit("process-image", request, key=key_of(request))
+        results = {"process": engine.wait(job_id, timeout=100)}
+        for child in engine.store.children(job_id):
+            results[child.name] = engine.wait(child.job_id, timeout=100)
+        return results
+
+    return process
