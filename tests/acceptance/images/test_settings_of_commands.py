@@ -116,11 +116,11 @@ def test_files_and_devices_are_where_data_says(holdfast: ImageHoldfast) -> None:
     assert holdfast.left() == []
 
 
-def test_a_backend_that_is_not_there_yet_is_refused_before_anything_is_fetched(holdfast: ImageHoldfast) -> None:
+def test_a_backend_without_its_pool_is_refused_before_anything_is_fetched(holdfast: ImageHoldfast) -> None:
     done = holdfast("process-image", "--source", holdfast.source(), "--json", HOLDFAST_BACKEND="devicemapper")
 
-    assert done.code == 2
-    assert "directory" in done.error["hint"]
+    assert done.code == 1
+    assert "holdfast pool create" in done.error["hint"]
     assert holdfast.left() == []
 
 

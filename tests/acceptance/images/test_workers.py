@@ -125,8 +125,8 @@ def test_two_images_at_once_without_a_worker_are_both_processed(holdfast: ImageH
 def test_a_worker_with_wrong_settings_does_not_start(holdfast: ImageHoldfast) -> None:
     done = holdfast("worker", "--json", HOLDFAST_BACKEND="devicemapper")
 
-    assert done.code == 2
-    assert json.loads(done.err.splitlines()[-1])["error"]["type"] == "InvalidName"
+    assert done.code == 1
+    assert json.loads(done.err.splitlines()[-1])["error"]["type"] == "PoolUnusable"
 
 
 def test_a_paused_queue_holds_a_command_up_until_it_is_resumed(holdfast: ImageHoldfast) -> None:

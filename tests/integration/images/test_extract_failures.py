@@ -47,11 +47,15 @@ def many(count: int) -> bytes:
     return archive(*(member(b"d%d/f%d" % (number % 50, number), b"x" * 100) for number in range(count)))
 
 
+def living_children() -> list[int]:
+    """Those that read archives: other tests of this process may have servers running."""
+    children = [pid for pid in children_of(os.getpid()) if b"archive.child" in command_of(pid)]
+    return [pid for pid in children if is_alive(pid)]
+
+
 def nothing_is_left(target: Path) -> None:
     """No child, and nobody holds the target."""
-    # Other tests of this process may have servers running.
-    children = [pid for pid in children_of(os.getpid()) if b"archive.child" in command_of(pid)]
-    assert [pid for pid in children if is_alive(pid)] == []
+    assert living_children() == []
     descriptor = os.open(target, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,7 +75,7 @@ def test_an_extraction_that_takes_too_long_is_killed(target: Path) -> None:
 def test_an_inspection_that_takes_too_long_is_killed(target: Path) -> None:
     with pytest.raises(ExtractionTimedOut):
         inspected_by_child(many(60_000), target, timeout=0.01)
-    assert [pid for pid in children_of(os.getpid()) if is_alive(pid)] == []
+    assert living_children() == []
 
 
 def test_what_the_check_raises_ends_it(target: Path) -> None:
