@@ -109,7 +109,7 @@ def demonstrate(directory: Path, environment: dict[str, str]) -> None:
     words = ("process-image", "--source", f"file://{honest}", "--image-id", "demo")
 
     show("Killed in the middle, then the same command again: it goes on, and nothing is done twice")
-    run_and_kill(environment, *words, when="unpack: begun")
+    run_and_kill(environment, *words, when="download:")
     run(environment, *words)
     run(environment, "images")
 

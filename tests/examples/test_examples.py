@@ -27,7 +27,7 @@ ESSENTIAL = {
         r"findings of a full check: 0",
     ],
     "image_demo.py": [
-        r"unpack: begun\n  … killed with SIGKILL",
+        r"download: .*\n  … killed with SIGKILL",
         r"^snapshot  snap-demo at ",
         r"^demo +file:///\S+ +completed +active ",
         r"^stages: handoff$",
