@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 # program:package of Debian. The tests compare what they unpack with what these make of it.
-TOOLS := umoci:umoci skopeo:skopeo zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl
+TOOLS := tar:tar umoci:umoci skopeo:skopeo zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl
 
 tools: ## the programs that the tests need, installed by apt-get if they are missing
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \

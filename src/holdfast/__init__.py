@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.app import Engine
     from holdfast.client import Client
     from holdfast.core.flow import Flow
+    from holdfast.core.invariants import Finding, Severity
     from holdfast.core.outcomes import Abort, Handoff, Rewind, Unrecoverable, WaitFor
     from holdfast.core.pipeline import Pipeline, PipelineResponse, PipelineView, StageResult
     from holdfast.core.retry import RetryPolicy, exponential, fixed, hours, minutes, never, seconds
@@ -26,6 +27,7 @@ __all__ = [
     "Client",
     "Engine",
     "ExecutionStatus",
+    "Finding",
     "Flow",
     "Handoff",
     "HoldfastError",
@@ -36,6 +38,7 @@ __all__ = [
     "RetryPolicy",
     "Rewind",
     "Run",
+    "Severity",
     "StageResult",
     "Transaction",
     "Unrecoverable",
@@ -55,6 +58,7 @@ _HOME = {
     "Client": "holdfast.client",
     "Engine": "holdfast.app",
     "ExecutionStatus": "holdfast.core.states",
+    "Finding": "holdfast.core.invariants",
     "Flow": "holdfast.core.flow",
     "Handoff": "holdfast.core.outcomes",
     "HoldfastError": "holdfast.errors",
@@ -65,6 +69,7 @@ _HOME = {
     "RetryPolicy": "holdfast.core.retry",
     "Rewind": "holdfast.core.outcomes",
     "Run": "holdfast.core.run",
+    "Severity": "holdfast.core.invariants",
     "StageResult": "holdfast.core.pipeline",
     "Transaction": "holdfast.core.run",
     "Unrecoverable": "holdfast.core.outcomes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,8 @@ def queue_limits(shop: Workshop) -> Mapping[str, int]:
 @contextmanager
 def opened_workshop(place: str | Path, settings: Settings) -> Iterator[Workshop]:
     """What steps are done with, at the place of an engine that has been opened."""
-    with open_catalog(place, settings) as catalog:
-        yield workshop_of(place, settings, catalog, open_devices(place, settings))
+    with open_catalog(place, settings) as catalog, closing(open_devices(place, settings)) as devices:
+        yield workshop_of(place, settings, catalog, devices)
 
 
 def workshop_of(place: str | Path, settings: Settings, catalog: Catalog, devices: Devices) -> Workshop:

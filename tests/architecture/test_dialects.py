@@ -18,7 +18,7 @@ from holdfast.core.states import (
     JobState,
     disposition_transitions,
 )
-from holdfast.store.statements import load_statements
+from holdfast.sql_files import load_statements
 
 PAIR = re.compile(r"'(\w+)>(\w+)'")
 WORD = re.compile(r"'(\w+)'")

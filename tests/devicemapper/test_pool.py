@@ -15,7 +15,6 @@ from holdfast.cli.command import Entry
 from holdfast.cli.main import main
 from holdfast_images.cli.main import EXTENSION
 from holdfast_images.devices import loops
-from holdfast_images.devices.comparing import differences, gather_facts
 from holdfast_images.devices.devicemapper import POINTS, DeviceMapperDevices
 from holdfast_images.devices.dm_control import MapperError
 from holdfast_images.devices.dm_table import Mode, thin_target
@@ -402,11 +401,11 @@ def test_an_origin_that_is_mounted_gives_no_snapshot(devices: DeviceMapperDevice
 def test_what_differs_between_pool_records_and_device_mapper_is_told(devices: DeviceMapperDevices) -> None:
     sealed_small(devices)
     devices.snapshot(SMALL, SNAPSHOT)
-    agreed = list(differences(gather_facts(devices)))
+    agreed = devices.disagreements()
     devices.thin_pool.create_thin(99)
     dmsetup("remove", SNAPSHOT.name)
     dmsetup("message", devices.thin_pool.record.name, "0", f"delete {SNAPSHOT.id}")
-    found = {(each.code, each.subject) for each in differences(gather_facts(devices))}
+    found = {(each.code, each.subject) for each in devices.disagreements()}
 
     assert agreed == []
     assert found == {("device-lost", SNAPSHOT.name), ("unknown-id", "id 99")}
@@ -447,7 +446,7 @@ def test_killed_where_only_this_backend_can_be_it_is_made_anew(
     assert (left, before) == ([ORIGIN.id], Health.ABSENT), "half-made, known to be ours, and not believed"
     assert devices.thin_pool.ids() == [ORIGIN.id]
     assert devices.records.leftovers() == []
-    assert list(differences(gather_facts(devices))) == []
+    assert devices.disagreements() == []
 
 
 def test_several_processes_may_put_a_pool_to_use_at_once(root: Path) -> None:

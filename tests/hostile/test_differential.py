@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -163,7 +162,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-GNU_TAR = shutil.which("tar")
 OPTIONS = [
     ["--format=gnu"],
     ["--format=posix"],
@@ -176,11 +174,10 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.skipif(GNU_TAR is None, reason="there is no tar")
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
 def test_what_gnu_tar_writes_is_what_is_on_disk(tree: Path, options: list[str], compression: Compression) -> None:
-    command = [str(GNU_TAR), *options, "--sort=name", "-C", str(tree), "-cf", "-", "."]
+    command = ["tar", *options, "--sort=name", "-C", str(tree), "-cf", "-", "."]
     content = compressed(subprocess.run(command, capture_output=True, check=True).stdout, compression)
     found = {entry.name: (entry, filled(entry, body)) for entry, body in entries_of(content)}
     expected = {b"./"} | {
@@ -203,10 +200,9 @@ def test_what_gnu_tar_writes_is_what_is_on_disk(tree: Path, options: list[str], 
             assert os.path.samefile(tree / os.fsdecode(entry.linkname), path)
 
 
-@pytest.mark.skipif(GNU_TAR is None, reason="there is no tar")
 @pytest.mark.parametrize("options", OPTIONS[3:7], ids=" ".join)
 def test_holes_are_not_stored(tree: Path, options: list[str]) -> None:
-    command = [str(GNU_TAR), *options, "-C", str(tree), "-cf", "-", "only-a-hole", "holes"]
+    command = ["tar", *options, "-C", str(tree), "-cf", "-", "only-a-hole", "holes"]
     entries = {
         entry.name: entry for entry, _ in entries_of(subprocess.run(command, capture_output=True, check=True).stdout)
     }
@@ -216,11 +212,10 @@ def test_holes_are_not_stored(tree: Path, options: list[str]) -> None:
     assert entries[b"holes"].stored < entries[b"holes"].size
 
 
-@pytest.mark.skipif(GNU_TAR is None, reason="there is no tar")
 @pytest.mark.parametrize("form", ["ustar", "v7"])
 def test_the_small_forms_of_gnu_tar_are_read(tree: Path, form: str) -> None:
     names = ["size-0", "size-513", "hard", "soft", "size-70000"]
-    command = [str(GNU_TAR), f"--format={form}", "-C", str(tree), "-cf", "-", *names]
+    command = ["tar", f"--format={form}", "-C", str(tree), "-cf", "-", *names]
     content = subprocess.run(command, capture_output=True, check=True).stdout
 
     assert as_we_read(content) == as_tarfile_reads(content)
@@ -233,7 +228,7 @@ def test_extended_attributes_of_gnu_tar_are_read(tmp_path: Path) -> None:
         os.setxattr(file, "user.color", b"gr\0n")
     except OSError:
         pytest.skip("the file system has no extended attributes")
-    command = [str(GNU_TAR), "--xattrs", "--format=posix", "-C", str(tmp_path), "-cf", "-", "f"]
+    command = ["tar", "--xattrs", "--format=posix", "-C", str(tmp_path), "-cf", "-", "f"]
     ((entry, _),) = entries_of(subprocess.run(command, capture_output=True, check=True).stdout)
 
     assert entry.xattrs == ((b"user.color", b"gr\0n"),)

@@ -25,8 +25,8 @@ from holdfast.core.ending import EndCode
 from holdfast.core.worker_id import parse_worker_id
 from holdfast.crash_points import set_hook
 from holdfast.errors import KeyInUseError, LeaseLost, StateError, StoreBusy
+from holdfast.sql_files import load_statements
 from holdfast.store import processes as identity
-from holdfast.store.statements import load_statements
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.backends import SqliteBackend
 from tests.support.bench import (

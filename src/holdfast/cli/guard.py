@@ -8,6 +8,7 @@ import click
 
 from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
+from holdfast.cli.findings import show_findings
 from holdfast.cli.opening import opened
 from holdfast.cli.output import note, print_lines, print_table, show, time_of
 from holdfast.cli.settings import Settings
@@ -32,14 +33,7 @@ def check(settings: Settings, deep: bool) -> int:
     """
     with opened(settings, read_only=True) as store:
         findings = check_store(store, deep=deep)
-    rows = [(finding.severity, finding.code, finding.subject, finding.message) for finding in findings]
-    show(
-        settings,
-        {"findings": findings},
-        lambda: print_table(("severity", "code", "subject", "message"), rows) if rows else None,
-    )
-    note(settings, f"{len(findings)} finding(s)" if findings else "nothing is wrong")
-    return ExitCode.FINDINGS if findings else ExitCode.OK
+    return show_findings(settings, findings)
 
 
 @click.command(cls=Command)

@@ -18,9 +18,9 @@ from holdfast_images.archive.confining import close_others, confine, limit_file_
 from holdfast_images.archive.extract import extract
 from holdfast_images.archive.images import inspect
 from holdfast_images.archive.kernel import PR_SET_PDEATHSIG, prctl
-from holdfast_images.archive.layout_reasons import LayoutReason
 from holdfast_images.archive.lines import Done, Failed, Inspected, Job, Line
 from holdfast_images.archive.lines import Progress as Told
+from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import DeviceLost, ImageBusy, ImageError, ImageRefused, TryAgain
 
 PROGRESS_EVERY = 0.1
@@ -84,7 +84,7 @@ def main(argument: str) -> None:
     except ImageError as error:
         end = Failed(error=type(error).__name__, message=str(error), hint=error.hint)
     except MemoryError:
-        end = Failed(error="ImageRefused", code=LayoutReason.MEMORY_LIMIT, message="reading it takes too much memory")
+        end = Failed(error="ImageRefused", code=Reason.MEMORY_LIMIT, message="reading it takes too much memory")
     except OSError as error:
         end = Failed(error=TryAgain.__name__, message=f"the archive could not be read: {error.strerror or error}")
     teller.end(end)

@@ -11,7 +11,6 @@ from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
 from holdfast_images.archive.images import Image, Progress, open_image, verify_contents
 from holdfast_images.archive.layers import LayeredTree, make_root
-from holdfast_images.archive.layout_reasons import LayoutReason
 from holdfast_images.archive.names import printable
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.reasons import Reason
@@ -134,10 +133,10 @@ class Extraction:
             raise _failure(error, None) from error
         if tree.owners_lost:
             detail = f"{tree.owners_lost} entries belong to the user who extracted them"
-            self.warn(_warning(LayoutReason.OWNER_NOT_KEPT, detail))
+            self.warn(_warning(Reason.OWNER_NOT_KEPT, detail))
         if tree.xattrs_lost:
             detail = f"{tree.xattrs_lost} extended attributes could not be set here"
-            self.warn(_warning(LayoutReason.XATTR_NOT_KEPT, detail))
+            self.warn(_warning(Reason.XATTR_NOT_KEPT, detail))
 
     def warn(self, *findings: Finding) -> None:
         """Keep what is to be told, up to a limit."""

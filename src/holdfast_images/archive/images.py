@@ -9,7 +9,6 @@ import msgspec
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Finding, Limits, Policy, Report, Severity
 from holdfast_images.archive.inspecting import Findings, inspect_tar, refusal
-from holdfast_images.archive.layout_reasons import LayoutReason
 from holdfast_images.archive.manifests import Layer, Selected, host_architecture, select_docker, select_oci
 from holdfast_images.archive.members import Members, index_members, is_member_name, spool_whole
 from holdfast_images.archive.names import components
@@ -38,7 +37,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
         if layer.compression not in {None, stream.compression}:
             stream.close()
             raise ImageRefused(
-                LayoutReason.UNSUPPORTED_MEDIA_TYPE,
+                Reason.UNSUPPORTED_MEDIA_TYPE,
                 f"{layer.name} should be compressed by {layer.compression}, and is by {stream.compression}",
             )
         return stream
@@ -78,7 +77,7 @@ def verify_contents(image: Image, limits: Limits, *, all_layers: bool) -> None:
             found = members.digest_of_content(layer.member, limits)
             if found != layer.content:
                 raise ImageRefused(
-                    LayoutReason.DIGEST_MISMATCH, f"the layer {layer.name} decompresses to {found}, not {layer.content}"
+                    Reason.DIGEST_MISMATCH, f"the layer {layer.name} decompresses to {found}, not {layer.content}"
                 )
 
 

@@ -8,9 +8,9 @@ import re
 import msgspec
 
 from holdfast_images.archive.entry import Finding, Limits, Severity
-from holdfast_images.archive.layout_reasons import LayoutReason
 from holdfast_images.archive.members import Member, Members, decode
 from holdfast_images.archive.names import printable
+from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 
 NESTED = 4
@@ -140,7 +140,7 @@ def host_architecture() -> str:
 def select_oci(members: Members, limits: Limits, architecture: str) -> Selected:
     """The image of an OCI layout that runs on this architecture."""
     if members.document("oci-layout", Layout).image_layout_version.split(".")[0] != "1":
-        raise ImageRefused(LayoutReason.BAD_MANIFEST, "the layout is of another version than 1")
+        raise ImageRefused(Reason.BAD_MANIFEST, "the layout is of another version than 1")
     candidates = _candidates(members, members.document("index.json", Index))
     descriptor = _choose(candidates, architecture)
     manifest = decode(_blob(members, descriptor), Manifest, descriptor.digest)
@@ -161,7 +161,7 @@ def select_docker(members: Members, limits: Limits, architecture: str) -> Select
     if len(images) > 1:
         tags = ", ".join(tag for image in images[:10] for tag in (image.repo_tags or ["<untagged>"])[:1])
         raise ImageRefused(
-            LayoutReason.AMBIGUOUS_IMAGE,
+            Reason.AMBIGUOUS_IMAGE,
             f"there are {len(images)} images in it: {_shown(tags)}",
             hint="save one image at a time",
         )
@@ -184,9 +184,7 @@ def _candidates(members: Members, index: Index) -> list[Descriptor]:
         descriptor, depth = waiting.pop()
         seen += 1
         if seen > DESCRIPTORS or depth > NESTED:
-            raise ImageRefused(
-                LayoutReason.BAD_MANIFEST, "there are too many indexes, or too many inside of each other"
-            )
+            raise ImageRefused(Reason.BAD_MANIFEST, "there are too many indexes, or too many inside of each other")
         if descriptor.media_type in _INDEXES:
             inner = decode(_blob(members, descriptor), Index, descriptor.digest)
             waiting += [(each, depth + 1) for each in inner.manifests]
@@ -209,12 +207,12 @@ def _choose(candidates: list[Descriptor], architecture: str) -> Descriptor:
         return fitting[0]
     if not fitting:
         raise ImageRefused(
-            LayoutReason.NO_PLATFORM,
+            Reason.NO_PLATFORM,
             f"none of the {len(candidates)} images in it is for linux/{architecture}",
             hint=f"export the image for linux/{architecture}",
         )
     raise ImageRefused(
-        LayoutReason.AMBIGUOUS_IMAGE,
+        Reason.AMBIGUOUS_IMAGE,
         f"{len(fitting)} images in it could be meant",
         hint="export one image, for one platform, at a time",
     )
@@ -243,7 +241,7 @@ def _verified(members: Members, descriptor: Descriptor) -> Member:
     member = members.find(_blob_name(descriptor.digest))
     if member.size != descriptor.size:
         raise ImageRefused(
-            LayoutReason.DIGEST_MISMATCH, f"{descriptor.digest} has {member.size} bytes instead of {descriptor.size}"
+            Reason.DIGEST_MISMATCH, f"{descriptor.digest} has {member.size} bytes instead of {descriptor.size}"
         )
     _compare(members.digest(member, descriptor.digest.partition(":")[0]), descriptor.digest, descriptor.digest)
     return member
@@ -252,7 +250,7 @@ def _verified(members: Members, descriptor: Descriptor) -> Member:
 def _blob_name(digest: str) -> str:
     algorithm, _, value = digest.partition(":")
     if len(value) != _LENGTHS.get(algorithm) or not re.fullmatch(r"[0-9a-f]+", value):
-        raise ImageRefused(LayoutReason.BAD_MANIFEST, f"{_shown(digest[:200])} is no digest by sha256 or sha512")
+        raise ImageRefused(Reason.BAD_MANIFEST, f"{_shown(digest[:200])} is no digest by sha256 or sha512")
     return f"blobs/{algorithm}/{value}"
 
 
@@ -263,7 +261,7 @@ def _saved_configuration(members: Members, name: str) -> bytes:
     content = members.content(name)
     named = _DIGEST_IN_NAME.fullmatch(name)
     if named is None:
-        raise ImageRefused(LayoutReason.BAD_MANIFEST, f"the configuration {_shown(name)} is not named by its digest")
+        raise ImageRefused(Reason.BAD_MANIFEST, f"the configuration {_shown(name)} is not named by its digest")
     _compare(members.digest(members.find(name)), f"sha256:{named[1]}", name)
     return content
 
@@ -283,7 +281,7 @@ def _saved_layer(members: Members, name: str, content: str) -> Layer:
 def _contents(configuration: Configuration, layers: int, limits: Limits) -> list[str]:
     """The digests of the decompressed layers, one for each."""
     if layers > limits.layers:
-        raise ImageRefused(LayoutReason.TOO_MANY_LAYERS, f"it has {layers} layers, {limits.layers} are allowed")
+        raise ImageRefused(Reason.TOO_MANY_LAYERS, f"it has {layers} layers, {limits.layers} are allowed")
     _expect(layers > 0, "the image has no layers")
     contents = configuration.rootfs.diff_ids
     _expect(configuration.rootfs.type == "layers", "the root file system is not made of layers")
@@ -295,25 +293,23 @@ def _contents(configuration: Configuration, layers: int, limits: Limits) -> list
 
 def _platform_findings(configuration: Configuration, architecture: str) -> tuple[Finding, ...]:
     if configuration.os not in {"", "linux"}:
-        raise ImageRefused(
-            LayoutReason.NO_PLATFORM, f"the image is for {_shown(configuration.os[:100])}, not for Linux"
-        )
+        raise ImageRefused(Reason.NO_PLATFORM, f"the image is for {_shown(configuration.os[:100])}, not for Linux")
     if configuration.architecture in {"", architecture}:
         return ()
     detail = f"the image is for {_shown(configuration.architecture[:100])}, this machine is {architecture}"
-    finding = Finding(code=LayoutReason.NO_PLATFORM, severity=Severity.WARNING, path="", offset=None, detail=detail)
+    finding = Finding(code=Reason.NO_PLATFORM, severity=Severity.WARNING, path="", offset=None, detail=detail)
     return (finding,)
 
 
 def _expect(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - an assertion about somebody else's document
     if not condition:
-        raise ImageRefused(LayoutReason.BAD_MANIFEST, otherwise)
+        raise ImageRefused(Reason.BAD_MANIFEST, otherwise)
 
 
 def _expect_media_type(descriptor: Descriptor, known: set[str]) -> None:
     if descriptor.media_type not in known:
         raise ImageRefused(
-            LayoutReason.UNSUPPORTED_MEDIA_TYPE,
+            Reason.UNSUPPORTED_MEDIA_TYPE,
             f"{_shown(descriptor.digest[:200])} is {_shown(descriptor.media_type[:200])}",
             hint="layers have to be in the archive, as tar, tar+gzip or tar+zstd",
         )
@@ -321,7 +317,7 @@ def _expect_media_type(descriptor: Descriptor, known: set[str]) -> None:
 
 def _compare(found: str, expected: str, name: str) -> None:
     if found != expected:
-        raise ImageRefused(LayoutReason.DIGEST_MISMATCH, f"{_shown(name)} has the digest {found}")
+        raise ImageRefused(Reason.DIGEST_MISMATCH, f"{_shown(name)} has the digest {found}")
 
 
 def _shown(text: str) -> str:

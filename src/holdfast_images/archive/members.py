@@ -14,7 +14,6 @@ import msgspec
 
 from holdfast_images.archive.compression import open_stream
 from holdfast_images.archive.entry import Kind, Limits
-from holdfast_images.archive.layout_reasons import LayoutReason
 from holdfast_images.archive.names import components, printable
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.reasons import Reason
@@ -62,11 +61,11 @@ class Members:
         for _ in range(LINKS):
             member = self._files.get(path)
             if member is None:
-                raise ImageRefused(LayoutReason.BLOB_MISSING, f"{shown} is not in the archive", hint=_EXPORT)
+                raise ImageRefused(Reason.BLOB_MISSING, f"{shown} is not in the archive", hint=_EXPORT)
             if member.link is None:
                 return member
             path = member.link
-        raise ImageRefused(LayoutReason.BAD_MEMBER, f"{shown} is a link that leads to ever more links")
+        raise ImageRefused(Reason.BAD_MEMBER, f"{shown} is a link that leads to ever more links")
 
     def document(self, name: str, kind: type[T]) -> T:
         """A JSON file, decoded; what is not asked for is ignored."""
@@ -76,7 +75,7 @@ class Members:
         """A small file."""
         member = self.find(name)
         if member.size > DOCUMENT_BYTES:
-            raise ImageRefused(LayoutReason.BAD_MANIFEST, f"{_shown(name)} has {member.size} bytes: too many")
+            raise ImageRefused(Reason.BAD_MANIFEST, f"{_shown(name)} has {member.size} bytes: too many")
         content = os.pread(self.fd, member.size, member.start)
         if len(content) != member.size:
             raise ImageRefused(Reason.TRUNCATED, f"{_shown(name)} is cut off")
@@ -126,9 +125,7 @@ def index_members(fd: int, *, limits: Limits) -> Members | None:
                 continue
             link = _link(entry.kind, parts, entry.linkname, shown, entry.offset)
             if path in files or (entry.kind is Kind.FILE and entry.sparse is not None):
-                raise ImageRefused(
-                    LayoutReason.BAD_MEMBER, "it is there twice, or sparse", entry=shown, offset=entry.offset
-                )
+                raise ImageRefused(Reason.BAD_MEMBER, "it is there twice, or sparse", entry=shown, offset=entry.offset)
             files[path] = Member(reader.content_offset, entry.size, link)
     finally:
         stream.close()
@@ -162,7 +159,7 @@ def decode(content: bytes, kind: type[T], name: str) -> T:
         return msgspec.convert(json.loads(content, object_pairs_hook=_object), kind)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise ImageRefused(
-            LayoutReason.BAD_MANIFEST, f"{_shown(name)} is not what it should be: {_shown(str(error)[:200])}"
+            Reason.BAD_MANIFEST, f"{_shown(name)} is not what it should be: {_shown(str(error)[:200])}"
         ) from None
 
 
@@ -191,7 +188,7 @@ def _link(kind: Kind, parts: list[bytes], target: bytes, shown: str, offset: int
     if kind is Kind.FILE:
         return None
     if kind not in {Kind.SYMLINK, Kind.HARDLINK} or target.startswith(b"/"):
-        raise ImageRefused(LayoutReason.BAD_MEMBER, "it is neither file nor directory", entry=shown, offset=offset)
+        raise ImageRefused(Reason.BAD_MEMBER, "it is neither file nor directory", entry=shown, offset=offset)
     path = parts[:-1] if kind is Kind.SYMLINK else []
     for part in components(target):
         if part != b"..":

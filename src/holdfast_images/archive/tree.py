@@ -11,7 +11,6 @@ from collections.abc import Iterable
 import msgspec
 
 from holdfast_images.archive.kernel import syncfs
-from holdfast_images.archive.layout_reasons import LayoutReason
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 
@@ -234,7 +233,7 @@ class Tree:
                 target = self._link_target(descriptor, part)
                 links += 1
                 if links > 40:
-                    raise ImageRefused(LayoutReason.SYMLINK_LOOP, "more than 40 symbolic links on the way") from None
+                    raise ImageRefused(Reason.SYMLINK_LOOP, "more than 40 symbolic links on the way") from None
                 if target.startswith(b"/"):
                     here, descriptor = b"", self._root
                 parts.extend(reversed(target.split(b"/")))

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
+from holdfast.cli.findings import show_findings
 from holdfast.cli.output import note, print_fields, print_table, raw, show, time_of
 from holdfast.cli.settings import Settings
 from holdfast_images.app import Images
@@ -17,7 +18,6 @@ from holdfast_images.catalog.rows import Image
 from holdfast_images.cli.following import finish
 from holdfast_images.cli.looking import SNAPSHOT_COLUMNS, fields_of, snapshot_row
 from holdfast_images.cli.opening import data_option, opened_images
-from holdfast_images.cli.upkeep import show_findings
 from holdfast_images.errors import UnknownImage
 from holdfast_images.flows.messages import RemoveRequest, RemoveResponse
 from holdfast_images.upkeep.verifying import verify_image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
@@ -13,11 +13,12 @@ import click
 from holdfast import Engine
 from holdfast.cli.opening import App, opened
 from holdfast.cli.settings import Settings
-from holdfast_images.app import Images, open_catalog, open_devices, opened_workshop, queue_limits, workshop_of
+from holdfast_images.app import Images, open_catalog, open_devices, queue_limits, workshop_of
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.cli.settings import settings_of
 from holdfast_images.devices.protocol import Devices
 from holdfast_images.flows.process import all_flows
+from holdfast_images.settings import Settings as ImageSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,10 +36,21 @@ def data_option(command: F) -> F:
 def opened_images(
     settings: Settings, *, create: bool = False, read_only: bool = False, **flags: Any
 ) -> Iterator[Images]:
-    """The image manager of the settings. Only with `create` is a database made that is not there."""
-    own = settings_of(settings, **flags)
+    """The image manager of the settings. Only with `create` is a database made that is not there.
+
+    With `read_only` devices are opened when they are first looked at: a list of images needs neither a pool nor root.
+    """
+    own, place = settings_of(settings, **flags), settings.place
     _configure_log(settings)
-    with opened(settings, create=create, read_only=read_only) as store, opened_workshop(settings.place, own) as shop:
+    with (
+        opened(settings, create=create, read_only=read_only) as store,
+        open_catalog(place, own) as catalog,
+        ExitStack() as kept,
+    ):
+        devices = _devices_later(kept, place, own)
+        if not read_only:
+            devices.opened  # noqa: B018 - what is going to be changed must be there
+        shop = workshop_of(place, own, catalog, cast(Devices, devices))
         yield Images(Engine(store, actor=settings.actor), shop, own)
 
 
@@ -46,7 +58,7 @@ def image_app(settings: Settings) -> App:
     """What `holdfast worker` runs if it is not told otherwise. It stays open until the process ends."""
     own, place = settings_of(settings), settings.place
     catalog = Later(lambda: _kept.enter_context(open_catalog(place, own)))
-    devices = Later(lambda: open_devices(place, own))
+    devices = _devices_later(_kept, place, own)
     shop = workshop_of(place, own, cast(Catalog, catalog), cast(Devices, devices))
     return App(all_flows(shop), queue_limits(shop), lambda: (catalog.opened, devices.opened))
 
@@ -64,6 +76,10 @@ class Later:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.opened, name)
+
+
+def _devices_later(kept: ExitStack, place: str, settings: ImageSettings) -> Later:
+    return Later(lambda: kept.enter_context(closing(open_devices(place, settings))))
 
 
 def _configure_log(settings: Settings) -> None:

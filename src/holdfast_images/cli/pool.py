@@ -10,12 +10,12 @@ import click
 
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.output import note, print_fields, print_table, show
+from holdfast.cli.findings import show_findings
+from holdfast.cli.output import note, print_fields, show
 from holdfast.cli.settings import Settings
 from holdfast_images.catalog.place import database_path, is_postgres
 from holdfast_images.cli.opening import data_option
 from holdfast_images.cli.settings import settings_of
-from holdfast_images.devices.comparing import differences, gather_facts
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.protocol import PoolHealth, PoolStatus
@@ -115,12 +115,7 @@ def check(settings: Settings, /, repair: bool, offline: bool, **flags: Any) -> i
     if repair or offline:
         check_metadata(root, repair=repair)
         note(settings, "thin_check found nothing wrong")
-    devices = DeviceMapperDevices(root, ThinPool.open(root))
-    found = list(differences(gather_facts(devices)))
-    rows = [(each.code, each.subject, each.message) for each in found]
-    show(settings, {"findings": found}, lambda: print_table(("code", "subject", "message"), rows) if rows else None)
-    note(settings, f"{len(found)} finding(s)" if found else "nothing is wrong")
-    return ExitCode.FINDINGS if found else ExitCode.OK
+    return show_findings(settings, DeviceMapperDevices(root, ThinPool.open(root)).disagreements())
 
 
 def _root(settings: Settings, flags: dict[str, Any]) -> Path:

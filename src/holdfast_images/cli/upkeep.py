@@ -7,12 +7,15 @@ from typing import Any
 
 import click
 
+from holdfast import Finding
 from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
+from holdfast.cli.findings import show_findings
 from holdfast.cli.output import note, print_table, show
 from holdfast.cli.settings import Settings
 from holdfast_images.app import Images
 from holdfast_images.cli.opening import data_option, opened_images
+from holdfast_images.devices.protocol import COLLECTED
 from holdfast_images.upkeep.collecting import DAY, Collected, collect, plan
 from holdfast_images.upkeep.facts import gather
 from holdfast_images.upkeep.verifying import check_pool, leftovers, verify_catalog, verify_image
@@ -32,7 +35,8 @@ def gc(settings: Settings, /, dry_run: bool, refusals_older_than: float | None, 
     """Remove what crashes have left and nobody needs.
 
     Partial files whose writer is dead, files, devices and snapshots that are in no row, ids and locks of jobs that
-    have ended. What an unfinished job may need, or is in use, stays. Ends with 1 if something could not be removed.
+    have ended, and what is half-made, mounted or shown for a process that is gone. What an unfinished job may need,
+    or is in use, stays. Ends with 1 if something could not be removed.
     """
     seconds = None if refusals_older_than is None else refusals_older_than * DAY
     with opened_images(settings, read_only=dry_run, **flags) as images:
@@ -63,23 +67,13 @@ def verify_system(settings: Settings, /, deep: bool, **flags: Any) -> int:
     return show_findings(settings, findings)
 
 
-def _findings(images: Images, *, deep: bool) -> list[Any]:
+def _findings(images: Images, *, deep: bool) -> list[Finding]:
+    facts = gather(images)
     found = [*verify_catalog(images), *check_pool(images.devices.pool())]
+    found += [each for each in facts.disagreements if each.code not in COLLECTED]
     for image in images.catalog.list_images():
         found += verify_image(images, image, deep=deep)
-    return [*found, *leftovers(plan(gather(images)))]
-
-
-def show_findings(settings: Settings, findings: Sequence[Any]) -> int:
-    """Show them as `holdfast check` does, and say by the exit code whether there are any."""
-    rows = [(each.severity, each.code, each.subject, each.message) for each in findings]
-    show(
-        settings,
-        {"findings": findings},
-        lambda: print_table(("severity", "code", "subject", "message"), rows) if rows else None,
-    )
-    note(settings, f"{len(findings)} finding(s)" if findings else "nothing is wrong")
-    return ExitCode.FINDINGS if findings else ExitCode.OK
+    return [*found, *leftovers(plan(facts))]
 
 
 def _tell_kept(settings: Settings, kept: Sequence[Collected]) -> None:

@@ -7,17 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast import Finding, Severity
 from holdfast_images.devices import loops
-from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.devices.registry import is_live
-
-
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is known in one place and not in another."""
-
-    code: str
-    subject: str
-    message: str
+from holdfast_images.devices.mount_points import MountedRegistry, is_live
+from holdfast_images.devices.showing import Showing
+from holdfast_images.devices.thin_pool import ThinPool
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,34 +36,34 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """File of the pool to the loop devices that show it."""
 
 
-def gather_facts(devices: DeviceMapperDevices) -> PoolFacts:
+def gather_facts(records: MountedRegistry, thin_pool: ThinPool, showing: Showing) -> PoolFacts:
     """One look at all of it, which changes nothing but a frozen copy of the pool's metadata that comes and goes."""
     recorded, unreadable, abandoned = {}, [], []
-    for name in devices.records.names():
-        _, identity = devices.records.read(name)
+    for name in records.names():
+        _, identity = records.read(name)
         if identity is None or identity.name != name:
             unreadable.append(name)
         else:
             recorded[identity.id] = name
-        abandoned += [mount.point for mount in devices.records.mounts_of(name) if not is_live(mount.point)]
-    record = devices.thin_pool.record
+        abandoned += [mount.point for mount in records.mounts_of(name) if not is_live(mount.point)]
+    record = thin_pool.record
     files = [backing.path for backing in (record.metadata, record.data) if backing.is_file]
     return PoolFacts(
         recorded=recorded,
         unreadable=tuple(unreadable),
-        leftovers=tuple(name for name in devices.records.leftovers() if not devices.records.is_locked(name)),
-        in_pool=frozenset(devices.thin_pool.ids()),
+        leftovers=tuple(name for name in records.leftovers() if not records.is_locked(name)),
+        in_pool=frozenset(thin_pool.ids()),
         shown=tuple(
-            Shown(name=info.name, suspended=info.suspended, passing=devices.showing.is_abandoned(info))
-            for info in devices.showing.ours()
-            if info.name != record.name and (devices.showing.is_abandoned(info) or not devices.showing.is_passing(info))
+            Shown(name=info.name, suspended=info.suspended, passing=showing.is_abandoned(info))
+            for info in showing.ours()
+            if info.name != record.name and (showing.is_abandoned(info) or not showing.is_passing(info))
         ),
         abandoned_mounts=tuple(abandoned),
         loop_devices={file: tuple(loops.attached(Path(file))) for file in files},
     )
 
 
-def differences(facts: PoolFacts) -> Iterator[Difference]:
+def differences(facts: PoolFacts) -> Iterator[Finding]:
     """Everything that does not agree. Pure."""
     for thin_id in sorted(facts.recorded.keys() - facts.in_pool):
         yield _difference("device-lost", facts.recorded[thin_id], f"the pool has no device {thin_id}")
@@ -100,5 +94,5 @@ def differences(facts: PoolFacts) -> Iterator[Difference]:
             yield _difference("loop-devices", file, f"shown by {shown_by}: it must be one")
 
 
-def _difference(code: str, subject: str, message: str) -> Difference:
-    return Difference(code=code, subject=subject, message=message)
+def _difference(code: str, subject: str, message: str) -> Finding:
+    return Finding(code=code, severity=Severity.ERROR, subject=subject, message=message)

@@ -12,16 +12,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast import Finding
 from holdfast_images.devices.commands import CommandFailed
+from holdfast_images.devices.comparing import differences, gather_facts
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.dm_control import NODES
 from holdfast_images.devices.ext4 import make_ext4, read_superblock, valid_uuid
-from holdfast_images.devices.identity import Identity, State, read_identity, write_identity
+from holdfast_images.devices.identity import (
+    Identity,
+    State,
+    expected,
+    foreign,
+    found_of,
+    identity_of,
+    is_of,
+    not_as_sealed,
+    read_identity,
+    refuse_unsealed,
+    write_identity,
+)
 from holdfast_images.devices.locking import DIRECTORY, is_locked
 from holdfast_images.devices.manifest import manifest_of
+from holdfast_images.devices.mount_points import MountedRegistry
 from holdfast_images.devices.mounting import make_private, mount_device, undo_private
 from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
-from holdfast_images.devices.registry import Registry, checked
+from holdfast_images.devices.registry import checked
 from holdfast_images.devices.showing import Showing, sync_block_device, sync_file_system, unmount_all
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace
@@ -41,7 +56,7 @@ class DeviceMapperDevices:
 
     def __init__(self, root: str | Path, pool: ThinPool, *, patience: float = PATIENCE) -> None:
         self.thin_pool = pool
-        self.records = Registry(Path(root).absolute() / "devices", patience=patience)
+        self.records = MountedRegistry(Path(root).absolute() / "devices", patience=patience)
         self.showing = Showing(pool, patience=patience)
 
     @classmethod
@@ -70,8 +85,7 @@ class DeviceMapperDevices:
     def verify(self, device: Device, *, deep: bool = False) -> None:
         """By its record and its superblock; a snapshot must be active. `deep`: by the digest of everything in it."""
         identity = self._expect(device)
-        if identity.state is not State.SEALED:
-            raise DeviceLost(f"{device.name} was never finished", hint="it will be unpacked again")
+        refuse_unsealed(identity)
         if identity.kind is Kind.SNAPSHOT and self.showing.active(identity) is None:
             raise DeviceLost(f"snapshot {device.name} is not active", hint="it will be activated again")
         with self.showing.looked_at(identity) as node:
@@ -82,7 +96,7 @@ class DeviceMapperDevices:
                 hint="process the image again: it will be made anew",
             )
         if deep and self._digested(identity)[0] != identity.digest:
-            raise _not_as_sealed(identity)
+            raise not_as_sealed(identity.name)
 
     def look(self, name: str) -> Found | None:
         """One of those that `found` would tell of."""
@@ -120,11 +134,11 @@ class DeviceMapperDevices:
             self._refuse_busy(device.name)
             return
         if health is Health.FOREIGN:
-            raise _foreign(device)
+            raise foreign(device)
         if health is Health.HALF_MADE:
             self._remove(device.name)
         self._refuse_full()
-        identity = _identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
+        identity = identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
         with self._making(identity, "create") as directory:
             write_identity(directory, identity, point="create.identity-written")
             self.records.sync()
@@ -157,7 +171,7 @@ class DeviceMapperDevices:
             crash_point("seal.synced")
             superblock = read_superblock(node)
             if identity.state is State.SEALED and digest != identity.digest:
-                raise _not_as_sealed(identity)
+                raise not_as_sealed(identity.name)
             self.showing.hide(identity)
             sealed = Identity(
                 id=identity.id,
@@ -195,12 +209,12 @@ class DeviceMapperDevices:
         health, there = self._look(snapshot)
         if there is not None and health is Health.HEALTHY:
             if (there.kind, there.origin, there.state) != (Kind.SNAPSHOT, origin.id, State.SEALED):
-                raise _foreign(snapshot)
+                raise foreign(snapshot)
             with self.records.locked(snapshot.name):
                 self.showing.show(there)
             return
         if health is Health.FOREIGN:
-            raise _foreign(snapshot)
+            raise foreign(snapshot)
         if health is Health.HALF_MADE:
             self._remove(snapshot.name)
         self.verify(origin)
@@ -213,7 +227,7 @@ class DeviceMapperDevices:
             self._take(sealed, snapshot)
 
     def _take(self, origin: Identity, snapshot: Device) -> None:
-        made = _identity_of(
+        made = identity_of(
             snapshot, Kind.SNAPSHOT, State.SEALED, size=origin.size, origin=origin.id, digest=origin.digest
         )
         with self._making(made, "snapshot") as directory:
@@ -266,7 +280,7 @@ class DeviceMapperDevices:
         """Renamed to a hidden name, deleted in the pool, then forgotten."""
         health, _ = self._look(device)
         if health is Health.FOREIGN:
-            raise _foreign(device)
+            raise foreign(device)
         if health is not Health.ABSENT:
             try:
                 self._remove(device.name)
@@ -280,6 +294,10 @@ class DeviceMapperDevices:
         unmount_all(self.records.all_mounts(), dead_only=True)
         return count + self.showing.remove_dead()
 
+    def disagreements(self) -> list[Finding]:
+        """Records, pool, the kernel's table, mounts and loop devices, held against each other."""
+        return list(differences(gather_facts(self.records, self.thin_pool, self.showing)))
+
     # --- inside ---
 
     def _look(self, device: Device) -> tuple[Health, Identity | None]:
@@ -287,7 +305,7 @@ class DeviceMapperDevices:
         if there:
             if identity is None:
                 return Health.HALF_MADE, None
-            if (identity.id, identity.name, identity.uuid) != (device.id, device.name, device.uuid):
+            if not is_of(identity, device):
                 return Health.FOREIGN, identity
             if not self.thin_pool.holds(identity.id):
                 return Health.HALF_MADE, None
@@ -296,29 +314,14 @@ class DeviceMapperDevices:
         return (Health.FOREIGN if taken else Health.ABSENT), None
 
     def _expect(self, device: Device) -> Identity:
-        health, identity = self._look(device)
-        if health is Health.FOREIGN:
-            raise _foreign(device)
-        if identity is None:
-            raise DeviceLost(f"{device.name} is {health}", hint="process the image again: it will be made anew")
-        return identity
+        return expected(device, *self._look(device))
 
     def _found(self, name: str, identity: Identity | None, *, in_pool: bool) -> Found:
         info = self.thin_pool.mapper.info(name)
         busy = self.records.is_locked(name) or (info is not None and info.open_count > 0)
         if identity is None or identity.name != name or not in_pool:
             return Found(name=name, health=Health.HALF_MADE, id=identity.id if identity else None, busy=busy)
-        return Found(
-            name=name,
-            health=Health.HEALTHY,
-            id=identity.id,
-            uuid=identity.uuid,
-            kind=identity.kind,
-            origin=identity.origin,
-            size=identity.size,
-            sealed=identity.state is State.SEALED,
-            busy=busy,
-        )
+        return found_of(identity, busy=busy)
 
     @contextmanager
     def _making(self, identity: Identity, scenario: str) -> Iterator[int]:
@@ -432,35 +435,6 @@ class DeviceMapperDevices:
         if room.health is PoolHealth.FULL or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
             return NoSpace(f"{name} does not fit: {room.detail or error}", hint="holdfast gc, or holdfast pool extend")
         return error
-
-
-def _identity_of(
-    device: Device, kind: Kind, state: State, *, size: int, origin: int | None = None, digest: str | None = None
-) -> Identity:
-    return Identity(
-        id=device.id,
-        name=device.name,
-        uuid=device.uuid,
-        kind=kind,
-        state=state,
-        size=size,
-        origin=origin,
-        digest=digest,
-    )
-
-
-def _foreign(device: Device) -> DeviceLost:
-    return DeviceLost(
-        f"{device.name} (id {device.id}) holds something else, which was left as it is",
-        hint="reserve another id, or another snapshot name",
-    )
-
-
-def _not_as_sealed(identity: Identity) -> DeviceLost:
-    return DeviceLost(
-        f"{identity.name} is not as it was sealed: something was added, removed or changed in it",
-        hint="delete it and process the image again",
-    )
 
 
 @contextmanager

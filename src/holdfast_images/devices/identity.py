@@ -8,7 +8,8 @@ from enum import StrEnum
 import msgspec
 
 from holdfast_images.devices.crash_points import crash_point
-from holdfast_images.devices.protocol import Kind
+from holdfast_images.devices.protocol import Device, Found, Health, Kind
+from holdfast_images.errors import DeviceLost
 
 IDENTITY = "identity.json"
 ASIDE = "identity.json.new"
@@ -65,3 +66,73 @@ def write_identity(directory: int, identity: Identity, *, point: str) -> None:
     crash_point(point)
     os.rename(ASIDE, IDENTITY, src_dir_fd=directory, dst_dir_fd=directory)
     os.fsync(directory)
+
+
+# --- what an identity says of a device --------------------------------------------------------------------------
+
+
+def identity_of(
+    device: Device, kind: Kind, state: State, *, size: int, origin: int | None = None, digest: str | None = None
+) -> Identity:
+    """What is recorded of a device that is to be, or is."""
+    return Identity(
+        id=device.id,
+        name=device.name,
+        uuid=device.uuid,
+        kind=kind,
+        state=state,
+        size=size,
+        origin=origin,
+        digest=digest,
+    )
+
+
+def is_of(identity: Identity, device: Device) -> bool:
+    """Is it this device's, and not that of something else in its place?"""
+    return (identity.id, identity.name, identity.uuid) == (device.id, device.name, device.uuid)
+
+
+def found_of(identity: Identity, *, busy: bool) -> Found:
+    """Something whole, as a backend tells of it."""
+    return Found(
+        name=identity.name,
+        health=Health.HEALTHY,
+        id=identity.id,
+        uuid=identity.uuid,
+        kind=identity.kind,
+        origin=identity.origin,
+        size=identity.size,
+        sealed=identity.state is State.SEALED,
+        busy=busy,
+    )
+
+
+def expected(device: Device, health: Health, identity: Identity | None) -> Identity:
+    """The identity of a device that has to be there; DeviceLost if it is not."""
+    if health is Health.FOREIGN:
+        raise foreign(device)
+    if identity is None:
+        raise DeviceLost(f"{device.name} is {health}", hint="process the image again: it will be made anew")
+    return identity
+
+
+def refuse_unsealed(identity: Identity) -> None:
+    """Raise DeviceLost unless it was finished."""
+    if identity.state is not State.SEALED:
+        raise DeviceLost(f"{identity.name} was never finished", hint="it will be unpacked again")
+
+
+def foreign(device: Device) -> DeviceLost:
+    """Something else is in its place, and is left alone."""
+    return DeviceLost(
+        f"{device.name} (id {device.id}) holds something else, which was left as it is",
+        hint="reserve another id, or another snapshot name",
+    )
+
+
+def not_as_sealed(name: str) -> DeviceLost:
+    """It is the device, but not what was put in it."""
+    return DeviceLost(
+        f"{name} is not as it was sealed: something was added, removed or changed in it",
+        hint="delete it and process the image again",
+    )

@@ -16,7 +16,11 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast import Finding
+
 MOST_DEVICE_ID = (1 << 24) - 1
+COLLECTED = frozenset({"leftover", "abandoned-look", "abandoned-mount"})
+"""Codes of the disagreements that `collect` ends."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +191,14 @@ class Devices(Protocol):
 
     def found(self) -> Sequence[Found]:
         """Everything the backend holds, by name. Changes nothing."""
+        ...
+
+    def disagreements(self) -> Sequence[Finding]:
+        """What the backend's own parts do not agree about: records, names, kernel. Changes nothing."""
+        ...
+
+    def close(self) -> None:
+        """Give up what this process holds, its mounts included; the devices stay. Crash: the same."""
         ...
 
     def collect(self) -> int:

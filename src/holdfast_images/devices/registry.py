@@ -1,14 +1,12 @@
-"""Which thin devices are ours: one directory for each, with its identity and its mount points.
+"""Which devices are ours: one directory for each, with its identity in it.
 
-The pool knows numbers only. What is made is recorded under a hidden name first, and on disk, before the pool is told;
-renamed when it is whole; and renamed to a hidden name again before it is deleted. So a hidden name that nobody has
-locked is a leftover, its number ours to delete, and a number that no name has is somebody else's.
+What is made is made under a hidden name first; renamed when it is whole; and renamed to a hidden name again before it
+is deleted. So what has a visible name is never half-made by us, and a hidden name that nobody has locked is a leftover.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,14 +14,13 @@ from pathlib import Path
 
 from holdfast_images.devices.identity import Identity, read_identity
 from holdfast_images.devices.locking import DIRECTORY, is_locked, is_named, open_locked
-from holdfast_images.devices.mounting import Mount, mounts
 from holdfast_images.devices.removing import remove_tree
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 
 MAKING = ".making-"
 TRASH = ".trash-"
-MOUNTS = "mounts"
-MOST_NAME_BYTES = 120
+MOST_NAME_BYTES = 127
+"""As many as the device mapper takes."""
 
 
 class Registry:
@@ -44,15 +41,12 @@ class Registry:
     def read(self, name: str) -> tuple[bool, Identity | None]:
         """Is there something of this name, and what is it? None if it cannot be read."""
         try:
-            directory = os.open(checked(name), DIRECTORY, dir_fd=self._descriptor)
+            with self.opened(name) as directory:
+                return True, read_identity(directory)
         except FileNotFoundError:
             return False, None
         except NotADirectoryError:
             return True, None
-        try:
-            return True, read_identity(directory)
-        finally:
-            os.close(directory)
 
     def names(self) -> list[str]:
         """Everything that is whole, or was."""
@@ -65,6 +59,15 @@ class Registry:
     def leftovers_of(self, thin_id: int) -> list[str]:
         """Those of one number."""
         return [name for name in self.leftovers() if (found := self._hidden(name)) and found.id == thin_id]
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[int]:
+        """The directory of a record, to be looked at."""
+        directory = os.open(checked(name), DIRECTORY, dir_fd=self._descriptor)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
 
     def is_locked(self, name: str) -> bool:
         """Does anybody work on it?"""
@@ -82,13 +85,20 @@ class Registry:
 
     # --- changing ---
 
-    @contextmanager
-    def locked(self, name: str, *, exclusive: bool = True) -> Iterator[int]:
-        """The directory of a record. Raises DeviceBusy while others work on it, DeviceLost if it is gone."""
+    def hold(self, name: str, *, exclusive: bool = False) -> int:
+        """The directory of a record, locked until it is closed.
+
+        Raises DeviceBusy while others work on it, DeviceLost if it is gone.
+        """
         try:
-            directory = open_locked(self._descriptor, name, exclusive=exclusive, patience=self._patience)
+            return open_locked(self._descriptor, name, exclusive=exclusive, patience=self._patience)
         except FileNotFoundError as error:
             raise DeviceLost(f"{name} has just been deleted", hint="it will be made again") from error
+
+    @contextmanager
+    def locked(self, name: str, *, exclusive: bool = True) -> Iterator[int]:
+        """The same for as long as the block lasts."""
+        directory = self.hold(name, exclusive=exclusive)
         try:
             yield directory
         finally:
@@ -96,7 +106,7 @@ class Registry:
 
     @contextmanager
     def making(self, name: str) -> Iterator[int]:
-        """An empty directory under a hidden name, locked. What a dead process left in the pool is gone before."""
+        """A directory under a hidden name, locked; what a dead process has left in it is still there."""
         hidden = MAKING + checked(name)
         directory = self._make_hidden(hidden)
         try:
@@ -137,7 +147,7 @@ class Registry:
         return hidden
 
     def remove(self, hidden: str) -> None:
-        """Remove the record of a leftover that is not in the pool any more; nothing happens if it is gone."""
+        """Remove a leftover and everything in it; nothing happens if it is gone."""
         if (self.home / hidden).is_dir():
             remove_tree(self._descriptor, hidden)
 
@@ -154,20 +164,6 @@ class Registry:
         """Does the name still lead to this directory?"""
         return is_named(directory, self._descriptor, name)
 
-    # --- mount points ---
-
-    def point_of(self, name: str) -> Path:
-        """Where this process mounts a device."""
-        return self.home / checked(name) / MOUNTS / _this_process()
-
-    def mounts_of(self, name: str) -> list[Mount]:
-        """Our mounts of a device, every process's, the newest last."""
-        return [mount for mount in self.all_mounts() if mount.point.startswith(f"{self.home}/{name}/")]
-
-    def all_mounts(self) -> list[Mount]:
-        """Our mounts of all devices, the newest last."""
-        return [mount for mount in mounts() if re.match(rf"{re.escape(str(self.home))}/[^/]+/{MOUNTS}/", mount.point)]
-
 
 def checked(name: str) -> str:
     """A plain name, for files and for the device mapper; ImageError if it is none."""
@@ -175,23 +171,3 @@ def checked(name: str) -> str:
     if not name or name.startswith(".") or not plain or len(name) > MOST_NAME_BYTES:
         raise ImageError(f"{name!r} cannot be the name of a device", hint="a plain file name that begins with no dot")
     return name
-
-
-def is_live(point: str) -> bool:
-    """Does the process live that has mounted something here?"""
-    owner = os.path.basename(point)
-    return owner == _process_mark(owner.partition("-")[0])
-
-
-def _this_process() -> str:
-    return _process_mark(str(os.getpid()))
-
-
-def _process_mark(process: str) -> str:
-    """A number of a process and when it began: numbers are used again."""
-    try:
-        with open(f"/proc/{int(process)}/stat", "rb") as file:
-            # The name, in parentheses, may hold anything; the 20th field after it is the time of its start.
-            return f"{process}-{file.read().rpartition(b')')[2].split()[19].decode()}"
-    except (OSError, ValueError):
-        return ""

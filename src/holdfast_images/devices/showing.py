@@ -20,8 +20,8 @@ from holdfast_images.devices.dm_control import NODES, Info, MapperError
 from holdfast_images.devices.dm_table import SECTOR, parse_thin_table, thin_target
 from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.locking import DIRECTORY
+from holdfast_images.devices.mount_points import is_live
 from holdfast_images.devices.mounting import Mount, holders_of, mount_device, mounts, unmount_point
-from holdfast_images.devices.registry import is_live
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost
 

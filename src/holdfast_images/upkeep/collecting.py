@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Reservation
-from holdfast_images.devices.protocol import Device, Found, Kind
+from holdfast_images.devices.protocol import COLLECTED, Device, Found, Kind
 from holdfast_images.errors import ImageError
 from holdfast_images.model import valid_image_id
 from holdfast_images.source.partial import remove_partials
@@ -25,6 +25,7 @@ class Leftover(StrEnum):
     LOCK = "lock"
     DEVICE = "device"
     SNAPSHOT = "snapshot"
+    REMAINS = "remains"
     RESERVATION = "reservation"
     PARTIAL = "partial"
     FILE = "file"
@@ -56,7 +57,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(facts: Facts, *, refusals_older_than: float | None = None) -> list[Action]:
     """Everything that can go. What an unfinished job may still need, or is in use, stays."""
-    actions = [*_locks(facts), *_devices(facts), *_reservations(facts), *_files(facts)]
+    actions = [*_locks(facts), *_devices(facts), *_remains(facts), *_reservations(facts), *_files(facts)]
     if refusals_older_than is not None:
         actions += _refusals(facts, refusals_older_than)
     return actions
@@ -94,6 +95,12 @@ def _devices(facts: Facts) -> Iterator[Action]:
                 device_id=found.id,
                 uuid=found.uuid or "",
             )
+
+
+def _remains(facts: Facts) -> Iterator[Action]:
+    for found in facts.disagreements:
+        if found.code in COLLECTED:
+            yield Action(kind=Leftover.REMAINS, subject=found.subject, why=found.message.partition(":")[0])
 
 
 def _reserved_by_name(facts: Facts, found: Found) -> Reservation | None:
@@ -170,9 +177,8 @@ def collect(images: Images, actions: Sequence[Action]) -> list[Collected]:
     A job that begins at this very moment finds its file or device gone and makes it again.
     Crash: some are removed, the next plan has the others.
     """
-    done = [_collected(images, action) for action in actions]
-    images.devices.collect()
-    return done
+    done = [_collected(images, action) for action in actions if action.kind is not Leftover.REMAINS]
+    return [*done, *_collected_remains(images, [each for each in actions if each.kind is Leftover.REMAINS])]
 
 
 def _collected(images: Images, action: Action) -> Collected:
@@ -185,6 +191,15 @@ def _collected(images: Images, action: Action) -> Collected:
         return Collected(action=action, removed=_remove(images, action))
     except (ImageError, OSError) as error:
         return Collected(action=action, removed=False, reason=str(error))
+
+
+def _collected_remains(images: Images, actions: Sequence[Action]) -> Iterator[Collected]:
+    """The backend removes them all at once, and those it has made by removing other things."""
+    images.devices.collect()
+    left = {each.subject for each in images.devices.disagreements()} if actions else set()
+    for action in actions:
+        reason = "somebody works on it" if action.subject in left else ""
+        yield Collected(action=action, removed=not reason, reason=reason)
 
 
 def _is_recorded(images: Images, action: Action) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import JobState
+from holdfast import Finding, JobState
 from holdfast.errors import NotFound
 from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Image, ImageLock, Refusal, Reservation, Snapshot, UnpackedImage
@@ -43,6 +43,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     now: float
     files: tuple[File, ...] = ()
     found: tuple[Found, ...] = ()
+    disagreements: tuple[Finding, ...] = ()
+    """Between the parts of the backend."""
     images: tuple[Image, ...] = ()
     unpacked: tuple[UnpackedImage, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()
@@ -62,12 +64,14 @@ def gather(images: Images) -> Facts:
     """
     catalog = images.catalog
     found = tuple(images.devices.found())
+    disagreements = tuple(images.devices.disagreements())
     files = tuple(files_in(images.shop.images))
     locks = tuple(catalog.list_image_locks())
     return Facts(
         now=images.engine.store.now() / 1000,
         files=files,
         found=found,
+        disagreements=disagreements,
         locks=locks,
         finished=frozenset(_finished(images, locks)),
         work=tuple(work_of(images)),

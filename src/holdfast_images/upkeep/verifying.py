@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
 
-import msgspec
-
+from holdfast import Finding, Severity
 from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Image, Snapshot, UnpackedImage, Verification
 from holdfast_images.devices.protocol import Device, Found, PoolHealth, PoolStatus
@@ -15,22 +13,6 @@ from holdfast_images.errors import DeviceLost
 from holdfast_images.model import Fingerprint
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 from holdfast_images.upkeep.collecting import Action
-
-
-class Severity(StrEnum):
-    """An error is a broken promise; a warning is to be looked at."""
-
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not as it should be. The fields are those of the engine's findings."""
-
-    code: str
-    severity: Severity
-    subject: str
-    message: str
 
 
 def verify_catalog(images: Images) -> Iterator[Finding]:

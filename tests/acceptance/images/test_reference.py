@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,6 @@ from holdfast.cli.exits import code_of
 from holdfast.cli.reference import reference
 from holdfast_images import errors
 from holdfast_images.archive.entry import Finding, Limits, Report
-from holdfast_images.archive.layout_reasons import LayoutReason
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.cli.main import CODES
 from holdfast_images.cli.process import Processed, Stage
@@ -112,17 +110,16 @@ def test_every_limit_has_its_line_its_variable_and_its_default() -> None:
     assert rows("Limits") == expected
 
 
-@pytest.mark.parametrize("heading, kind", [("Archives", Reason), ("Layouts and extraction", LayoutReason)])
-def test_every_reason_has_its_line(heading: str, kind: type[StrEnum]) -> None:
-    described = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section("image-reasons.md", heading), re.MULTILINE))
+def test_every_reason_has_its_line() -> None:
+    described = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section("image-reasons.md", "Archives"), re.MULTILINE))
 
-    assert described == {str(reason): getattr(reason, "explanation", "") for reason in kind}
+    assert described == {str(reason): reason.explanation for reason in Reason}
 
 
 def test_every_reason_given_elsewhere_has_its_line_too() -> None:
     texts = [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")]
     given = {code for text in texts for code in re.findall(r'ImageRefused\(\s*"([A-Z0-9_]+)"', text)}
-    known = {str(reason) for kind in (Reason, LayoutReason) for reason in kind}
+    known = {str(reason) for reason in Reason}
 
     assert set(first_column(section("image-reasons.md", "Before and after the archive is read"))) == given - known
 
@@ -146,6 +143,13 @@ def test_every_finding_has_its_line() -> None:
     codes = set(re.findall(r'(?:error|warning|told)\(\s*"([a-z-]+)"', text))
 
     assert set(first_column(section("image-findings.md", "Findings"))) == {*codes, "left-over-…"}
+
+
+def test_every_disagreement_between_the_parts_of_a_backend_has_its_line() -> None:
+    text = (SOURCE / "devices" / "comparing.py").read_text(encoding="utf-8")
+    codes = re.findall(r'_difference\(\s*"([a-z-]+)"', text)
+
+    assert first_column(section("image-findings.md", "Between the parts of a backend")) == codes
 
 
 def test_every_kind_of_leftover_has_its_line() -> None:

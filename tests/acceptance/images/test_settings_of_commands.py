@@ -124,6 +124,17 @@ def test_a_backend_without_its_pool_is_refused_before_anything_is_fetched(holdfa
     assert holdfast.left() == []
 
 
+def test_what_the_catalog_has_is_listed_without_the_devices(holdfast: ImageHoldfast) -> None:
+    holdfast.process(holdfast.source(), "--image-id", "demo")
+    listed = [
+        holdfast(*words, HOLDFAST_BACKEND="devicemapper").code
+        for words in (("images",), ("snapshots",), ("image", "show", "demo"))
+    ]
+
+    assert listed == [0, 0, 0]
+    assert holdfast("verify-system", HOLDFAST_BACKEND="devicemapper").code == 1
+
+
 def test_inspect_obeys_the_same_settings(holdfast: ImageHoldfast) -> None:
     holdfast.source(HOSTILE)
     strict = holdfast("inspect", "image.tar", "--json").data

@@ -22,6 +22,7 @@ def litter(holdfast: ImageHoldfast) -> None:
     (images / ".demo.tar.0123.partial").write_bytes(b"part")
     (images / "notes.txt").write_text("an operator's own")
     (devices / "thin-77").mkdir()
+    (holdfast.state / "devices" / ".making-thin-98").mkdir()
     with closing(sqlite3.connect(holdfast.database)) as connection, connection:
         connection.execute("INSERT INTO image_locks (image_id, locked_at, locked_by) VALUES ('demo', 0, 'somebody')")
         connection.execute(
@@ -29,7 +30,7 @@ def litter(holdfast: ImageHoldfast) -> None:
         )
 
 
-KINDS = ["device", "file", "lock", "partial", "reservation"]
+KINDS = ["device", "file", "lock", "partial", "remains", "reservation"]
 
 
 def test_gc_has_nothing_to_do_after_a_clean_run(processed: ImageHoldfast) -> None:

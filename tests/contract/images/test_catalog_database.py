@@ -11,10 +11,10 @@ import pytest
 
 from holdfast import Engine, JobState, Run, Transaction
 from holdfast.errors import StoreForeign
+from holdfast.sql_files import load_migrations
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.catalog.pool import MOST_IDLE
 from holdfast_images.catalog.sqlite.database import PACKAGE, SqliteDatabase
-from holdfast_images.catalog.statements import load_migrations
 from holdfast_images.errors import CatalogUnavailable, CatalogUnusable, ImageBusy
 from tests.support.flows import Answer, Ask, AskFlow
 from tests.support.images.catalog_places import CatalogPlace, SqlitePlace, make_place

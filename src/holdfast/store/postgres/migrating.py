@@ -10,7 +10,8 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from holdfast.errors import StoreError
-from holdfast.store.migrating import load_migrations, pending
+from holdfast.sql_files import load_migrations
+from holdfast.store.migrating import pending
 from holdfast.store.postgres.checking import record_rules
 from holdfast.store.postgres.session import PACKAGE, Connection
 

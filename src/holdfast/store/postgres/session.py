@@ -13,8 +13,8 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from holdfast.errors import BadInput
+from holdfast.sql_files import load_statements
 from holdfast.store.session import Rows, Session
-from holdfast.store.statements import load_statements
 
 PACKAGE = "holdfast.store.postgres"
 KEY_RACES = 10

@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import cache
 
 from holdfast.core.invariants import Finding
-from holdfast.store.migrating import load_migrations
+from holdfast.sql_files import load_migrations
 from holdfast.store.verbs.checking import fault
 
 PACKAGE = "holdfast.store.sqlite"

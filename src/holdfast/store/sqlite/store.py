@@ -11,14 +11,14 @@ from pathlib import Path
 
 from holdfast.core.invariants import Finding
 from holdfast.errors import StoreError, StoreUnavailable
-from holdfast.store.migrating import load_migrations, pending
+from holdfast.sql_files import load_migrations, load_statements
+from holdfast.store.migrating import pending
 from holdfast.store.session import Session
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import checking
 from holdfast.store.sqlite.backup import backup
 from holdfast.store.sqlite.database import APPLICATION_ID, Database, translate
 from holdfast.store.sqlite.wakeup import FifoListener, FifoNotifier
-from holdfast.store.statements import load_statements
 from holdfast.store.verbs.checking import impossible_values, orphans
 
 PACKAGE = "holdfast.store.sqlite"

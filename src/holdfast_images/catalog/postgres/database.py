@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast import Engine
+from holdfast.sql_files import load_migrations, load_statements
+from holdfast_images.catalog.migrating import pending
 from holdfast_images.catalog.place import split_url
 from holdfast_images.catalog.pool import Pool
-from holdfast_images.catalog.statements import load_migrations, load_statements, pending
 from holdfast_images.errors import CatalogUnavailable, CatalogUnusable
 
 try:

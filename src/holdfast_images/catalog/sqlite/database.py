@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast import Engine
+from holdfast.sql_files import Migration, load_migrations, load_statements
+from holdfast_images.catalog.migrating import pending
 from holdfast_images.catalog.pool import Pool
-from holdfast_images.catalog.statements import Migration, load_migrations, load_statements, pending
 from holdfast_images.errors import CatalogUnavailable, CatalogUnusable, ImageError
 
 PACKAGE = "holdfast_images.catalog.sqlite"

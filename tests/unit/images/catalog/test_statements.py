@@ -7,8 +7,9 @@ from importlib import resources
 
 import pytest
 
+from holdfast.sql_files import Migration, load_migrations, load_statements
+from holdfast_images.catalog.migrating import pending
 from holdfast_images.catalog.postgres.database import in_dialect
-from holdfast_images.catalog.statements import Migration, load_migrations, load_statements, pending
 from holdfast_images.errors import CatalogUnusable
 
 SQLITE = "holdfast_images.catalog.sqlite"

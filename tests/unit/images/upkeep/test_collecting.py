@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from holdfast import Finding, Severity
 from holdfast_images.catalog.rows import (
     ActivationStatus,
     DownloadStatus,
@@ -136,6 +137,16 @@ def test_a_partial_file_goes_when_its_writer_is_gone() -> None:
 
 def test_an_orphan_device_goes_and_so_does_an_orphan_snapshot() -> None:
     assert planned(found=(device(), taken())) == [(Leftover.DEVICE, "thin-7"), (Leftover.SNAPSHOT, "snap-a")]
+
+
+def test_what_the_backend_collects_goes_and_its_other_disagreements_stay() -> None:
+    told = [("leftover", ".making-thin-9"), ("abandoned-mount", "/m"), ("unknown-id", "id 3")]
+    disagreements = tuple(
+        Finding(code=code, severity=Severity.ERROR, subject=subject, message="left: holdfast gc")
+        for code, subject in told
+    )
+
+    assert planned(disagreements=disagreements) == [(Leftover.REMAINS, ".making-thin-9"), (Leftover.REMAINS, "/m")]
 
 
 def test_what_is_busy_stays() -> None:
