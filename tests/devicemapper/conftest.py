@@ -10,6 +10,7 @@ import pytest
 from holdfast import Engine
 from holdfast.core.records import JobResult
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.dm_control import UDEV
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
 from holdfast_images.flows.workshop import Workshop
 from tests.devicemapper.pools import open_devices, remove_everything
@@ -20,6 +21,8 @@ Process = Callable[..., dict[str, JobResult]]
 
 # Collected in the guest only: there each of them runs, here none of them is a test.
 collect_ignore_glob = [] if IN_GUEST else ["test_*.py"]
+# And these where a udevd runs: python -m tests.guest udev
+collect_ignore = [] if UDEV.exists() and IN_GUEST else ["udev"]
 
 
 @pytest.fixture

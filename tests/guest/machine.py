@@ -61,6 +61,7 @@ class Guest:
         *,
         disks: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
+        udev: bool = False,
         memory: str = "640M",
         on_line: Callable[[str], None] = print,
     ) -> None:
@@ -68,6 +69,7 @@ class Guest:
         self._command = command
         self._disks = disks
         self._environment = environment or {}
+        self._udev = udev
         self._memory = memory
         self._on_line = on_line
         self._home = Path(tempfile.mkdtemp(prefix="holdfast-guest-"))
@@ -166,7 +168,7 @@ class Guest:
             "LD_LIBRARY_PATH": library_path(self._files),
             "HOME": "/root",
             "TMPDIR": "/run/tmp",
-            # There is no udevd: libdevmapper makes the nodes below /dev/mapper itself.
+            # Without udevd libdevmapper makes the nodes below /dev/mapper itself.
             "DM_DISABLE_UDEV": "1",
             "NO_COLOR": "1",
             "LC_ALL": "C.UTF-8",
@@ -177,7 +179,8 @@ class Guest:
         }
         lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
         (self.share / "environment").write_text("\n".join([*lines, f"directory={shlex.quote(str(ROOT))}", ""]))
-        (self.share / "command").write_text(f"exec {shlex.join(self._command)}\n")
+        udev = f"files={shlex.quote(str(self._files))}\n{(HERE / 'udev.sh').read_text()}" if self._udev else ""
+        (self.share / "command").write_text(f"{udev}exec {shlex.join(self._command)}\n")
 
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "r", encoding="utf-8", errors="replace") as lines:

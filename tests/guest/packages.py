@@ -8,7 +8,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-ALWAYS = ("user-mode-linux", "busybox-static", "dmsetup", "libdevmapper1.02.1", "thin-provisioning-tools", "libaio1")
+ALWAYS = (
+    *("user-mode-linux", "busybox-static", "dmsetup", "libdevmapper1.02.1", "thin-provisioning-tools", "libaio1"),
+    *("udev", "libkmod2"),
+)
 E2FSPROGS = ("e2fsprogs", "libext2fs2", "libss2", "libcom-err2")
 RENAMED = {"libaio1": "libaio1t64", "libext2fs2": "libext2fs2t64"}
 """What a package is called in later releases of Debian."""
