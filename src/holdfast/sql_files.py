@@ -22,7 +22,12 @@ class Migration(msgspec.Struct, frozen=True):
 
     version: int
     name: str
-    sql: str
+    file: Path
+
+    @property
+    def sql(self) -> str:
+        """Its statements. Read when they are needed: mostly nothing is to be applied."""
+        return self.file.read_text(encoding="utf-8")
 
     @property
     def description(self) -> str:
@@ -43,7 +48,7 @@ def load_migrations(package: str) -> Sequence[Migration]:
     for file in _folder(package).joinpath("migrations").iterdir():
         match = _FILE.fullmatch(file.name)
         if match:
-            found.append(Migration(int(match["version"]), match["name"], file.read_text(encoding="utf-8")))
+            found.append(Migration(int(match["version"]), match["name"], file))
     found.sort(key=lambda migration: migration.version)
     if [migration.version for migration in found] != list(range(1, len(found) + 1)):
         raise ValueError(f"migrations of {package} are not numbered 1, 2, 3 …")

@@ -6,7 +6,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
@@ -99,6 +98,8 @@ def notify_service_manager(state: str) -> None:
     if not address:
         return
     try:
+        import socket  # noqa: PLC0415 - for service managers only
+
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
             manager.connect("\0" + address[1:] if address.startswith("@") else address)
             manager.send(state.encode())

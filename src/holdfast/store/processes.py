@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from holdfast.core.worker_id import WorkerId, parse_worker_id
 def new_worker_id() -> str:
     """An identity no other worker has, had or will have."""
     pid = os.getpid()
-    nonce = secrets.token_hex(5)
+    nonce = os.urandom(5).hex()
     host = host_name()
     return str(WorkerId(host, pid, start_time(pid) or 0, boot_id(), pid_namespace(), nonce))
 

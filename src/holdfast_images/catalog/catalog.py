@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,7 +43,7 @@ class Catalog(ImageTables, DeviceTables, LockTables):
             database = open_postgres(str(place), synchronous=synchronous)
         else:
             database = SqliteDatabase(database_path(place), synchronous=synchronous)
-        return cls(database, host=host or socket.gethostname())
+        return cls(database, host=host or os.uname().nodename)
 
     def ping(self) -> None:
         """Raise CatalogUnavailable or CatalogUnusable unless the database answers."""

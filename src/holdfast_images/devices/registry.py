@@ -7,7 +7,6 @@ is deleted. So what has a visible name is never half-made by us, and a hidden na
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,7 +140,7 @@ class Registry:
 
     def trash(self, name: str) -> str:
         """From now on it is a leftover, under the name that is given back."""
-        hidden = f"{TRASH}{name}.{secrets.token_hex(4)}"
+        hidden = f"{TRASH}{name}.{os.urandom(4).hex()}"
         os.rename(name, hidden, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         self.sync()
         return hidden

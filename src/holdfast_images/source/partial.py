@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -29,7 +28,7 @@ class Partial:
         if token is not None and not _TOKEN.fullmatch(token):
             raise ValueError(f"{token!r} is no token: 1 to 64 letters, digits, '_' and '-'")
         self.target = target
-        self.path = target.with_name(f".{target.name}.{token or secrets.token_hex(6)}{_SUFFIX}")
+        self.path = target.with_name(f".{target.name}.{token or os.urandom(6).hex()}{_SUFFIX}")
         self.descriptor = self._create()
 
     def __enter__(self) -> Self:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from pathlib import Path
 
 from holdfast.errors import StoreReadOnly, StoreUnsafe
@@ -43,6 +42,8 @@ def _make_empty(path: Path) -> None:
 
     Nobody else can have it open when our descriptor is closed: closing one drops all locks a process has on a file.
     """
+    import tempfile  # noqa: PLC0415 - half of an interpreter's start, for a file that is made once
+
     descriptor, aside = tempfile.mkstemp(prefix=".", suffix=".new", dir=path.parent)
     os.close(descriptor)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import secrets
 import select
 import threading
 from pathlib import Path
@@ -18,7 +17,7 @@ class FifoListener:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
-        name = f"{os.getpid()}-{secrets.token_hex(5)}"
+        name = f"{os.getpid()}-{os.urandom(5).hex()}"
         self._path = directory / name
         # Opened under a hidden name: notifiers remove a FIFO that nobody reads, and this one would be, for a moment.
         hidden = directory / f".{name}"

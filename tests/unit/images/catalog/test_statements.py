@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_parameters_are_spelled_as_psycopg_wants_them() -> None:
 
 
 def test_what_was_applied_is_not_applied_again() -> None:
-    migrations = [Migration(1, "one", ""), Migration(2, "two", "")]
+    migrations = [Migration(1, "one", Path("1.sql")), Migration(2, "two", Path("2.sql"))]
 
     assert pending(migrations, [1], "here") == migrations[1:]
     assert pending(migrations, [], "here") == migrations
