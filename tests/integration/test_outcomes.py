@@ -140,6 +140,81 @@ def test_an_error_that_cannot_be_printed_fails_its_own_job_and_not_the_worker(
     assert worker.failure is None
 
 
+class AbortWithoutReason(Abort):
+    """An outcome that forgot to be one."""
+
+    def __init__(self) -> None:
+        """Leaves out what the base class keeps."""
+
+
+def endless() -> dict[str, object]:
+    """A response that contains itself."""
+    response: dict[str, object] = {}
+    response["trail"] = response
+    return response
+
+
+def fails_when_asked_again() -> Callable[[Ask], Answer]:
+    """An `initial` that works once: the response of a second try cannot be made."""
+    tally = Tally()
+
+    def initial(request: Ask) -> Answer:
+        if tally.add("asked") > 1:
+            raise RuntimeError("asked again")
+        return Answer()
+
+    return initial
+
+
+BAD_OUTCOMES: dict[str, tuple[Callable[[], object], JobState, str]] = {
+    "abort for an exception": (lambda: Abort(ValueError("no luck")), JobState.FAILED, "no luck"),  # type: ignore[arg-type]
+    "unrecoverable for an exception": (
+        lambda: Unrecoverable(ValueError("no luck")),  # type: ignore[arg-type]
+        JobState.QUARANTINED,
+        "no luck",
+    ),
+    "abort without a reason": (AbortWithoutReason, JobState.QUARANTINED, "cannot be recorded"),
+    "endless response": (endless, JobState.QUARANTINED, "cannot be saved"),
+    "no first response": (lambda: ValueError("once more"), JobState.QUARANTINED, "asked again"),
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "commit"])
+@pytest.mark.parametrize("bad", BAD_OUTCOMES)
+def test_an_outcome_that_cannot_be_recorded_ends_its_own_job_and_not_the_worker(
+    open_engine: OpenEngine, bad: str, kind: str
+) -> None:
+    make, ends_as, reason = BAD_OUTCOMES[bad]
+
+    def plain(run: AskRun, tx: Transaction | None = None) -> object:
+        outcome = make()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def as_task(run: AskRun) -> object:
+        await asyncio.sleep(0)
+        return plain(run)
+
+    initial = fails_when_asked_again() if bad == "no first response" else None
+    flow: AskFlow = Flow("bad", request=Ask, response=Answer, initial=initial)
+    if kind == "commit":
+        flow.commit("save", plain, retry=fixed(1, delay=0.01))  # type: ignore[arg-type]
+    else:
+        flow.start("one", plain if kind == "plain" else as_task, retry=fixed(1, delay=0.01))  # type: ignore[arg-type]
+    good = flow_of(note("good"), "good")
+    engine = open_engine(flow, good)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(lease=3, stop_grace=1) as worker:
+        result = engine.wait(job_id, timeout=10)
+        other = engine.wait(engine.submit(good, Ask()), timeout=10)
+
+    assert result.state is ends_as
+    assert reason in (result.reason or "")
+    assert other.state is JobState.SUCCEEDED
+    assert worker.failure is None
+
+
 def test_tries_used_up_end_the_job_in_quarantine_by_way_of_failed(open_engine: OpenEngine, effects: Effects) -> None:
     flow = flow_of(raises(ValueError("no luck")), retry=fixed(2, delay=0.01))
     engine = open_engine(flow)

@@ -22,7 +22,7 @@ class Abort(StepOutcome):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)  # many an exception is handed on as the reason
 
 
 class Unrecoverable(StepOutcome):
@@ -30,7 +30,7 @@ class Unrecoverable(StepOutcome):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)  # many an exception is handed on as the reason
 
 
 class Rewind(StepOutcome):

@@ -122,7 +122,7 @@ class Executor:
         assert function is not None
         if not self.enter(run):
             return self.conclude(run, self.stopped(run))
-        return self.conclude(run, _outcome_of(lambda: function(run), run))
+        return self.conclude(run, _outcome_of(lambda: function(run.as_saved()), run))
 
     async def perform_async(self, run: LiveRun) -> Next:
         """The same for an `async def` step."""
@@ -130,7 +130,7 @@ class Executor:
         if not self.enter(run):
             return self.conclude(run, self.stopped(run))
         try:
-            outcome = outcome_of_return(await function(run), run.response)
+            outcome = outcome_of_return(await function(run.as_saved()), run.response)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             outcome = outcome_of_error(error)
         return self.conclude(run, outcome)
@@ -270,6 +270,15 @@ class Executor:
         return Send(Begin(run.job.job_id, run.exec_id, new.fingerprint, _encode(new).decode()))
 
     def _after_step(self, run: LiveRun, outcome: Outcome) -> Next:
+        try:
+            return self._decide(run, outcome)
+        except Exception as error:
+            # What the step gave cannot be dealt with. That must end its job: were it to end the worker, the next one
+            # would be given the same.
+            problem = f"step {run.step} ended in a way that cannot be recorded: {describe(error)}"
+            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
+
+    def _decide(self, run: LiveRun, outcome: Outcome) -> Next:
         match outcome:
             case Done(response=response):
                 return self._done(run, response)
@@ -439,7 +448,7 @@ def _checked(run: LiveRun, response: Any) -> str:
     try:
         text = _encode(response).decode()
         run.response = msgspec.json.decode(text, type=run.flow.response_type)
-    except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unrecoverable(f"step {run.step} returned a response that cannot be saved: {error}") from None
     if len(text) > RESPONSE_LIMIT:
         raise Unrecoverable(

@@ -139,12 +139,16 @@ class LiveRun:
         self.visits += 1
         self.retry_at = 0
         self.tries += 1
-        if self.tries > 1:
-            # The failed try may have changed the response in place.
-            self.load_response()
         self.step_started_at = now
         self.step_began = time.monotonic()
         self._deadline = None if timeout is None else self.step_began + timeout
+
+    def as_saved(self) -> LiveRun:
+        """This run, with the response that its step has to begin with. May raise what the flow's `initial` raises."""
+        if self.tries > 1:
+            # The failed try may have changed the response in place.
+            self.load_response()
+        return self
 
     def move_to(self, position: int) -> None:
         """The next step to run is another one."""

@@ -359,7 +359,15 @@ class Worker:
         loop.call_soon_threadsafe(self._create_task, loop, run)
 
     def _create_task(self, loop: asyncio.AbstractEventLoop, run: LiveRun) -> None:
-        run.task = loop.create_task(self._perform_async(run))
+        run.task = loop.create_task(self._perform_task(run))
+
+    async def _perform_task(self, run: LiveRun) -> None:
+        try:
+            await self._perform_async(run)
+        except GeneratorExit:
+            raise  # dropped with the loop of a worker that has stopped
+        except BaseException as error:
+            self._fail(error)
 
     async def _perform_async(self, run: LiveRun) -> None:
         if run.timeout is not None:
