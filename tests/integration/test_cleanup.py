@@ -138,6 +138,27 @@ def test_a_job_released_after_its_cleanup_failed_begins_at_the_first_step(open_e
     assert tally.count("first") == 2
 
 
+def test_a_job_forced_back_to_pending_during_its_cleanup_begins_at_the_first_step(open_engine: OpenEngine) -> None:
+    """The cleanup that was under way may have removed what the first step had made."""
+    tally, gate = Tally(), Gate()
+
+    def first(run: AskRun) -> Answer:
+        tally.add("first")
+        return note("first")(run)
+
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=gate.pass_through)
+    flow.start("first", first).to("second", raises(Abort("no"), None)).commit("save", write_effect)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(**QUICK):
+        gate.wait_for_arrival()
+        engine.force(job_id, JobState.PENDING, reason="try again")
+        answer = engine.result(flow, job_id, timeout=20)
+
+    assert tally.count("first") == 2
+    assert answer.trail == ["first", "second"]
+
+
 def test_an_async_cleanup_is_awaited(open_engine: OpenEngine) -> None:
     import asyncio
 

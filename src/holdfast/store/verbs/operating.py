@@ -85,10 +85,14 @@ def retry(session: Session, job_id: str, *, actor: str, reason: str, from_state:
     change_disposition(
         session, job_id, latest.exec_id, latest.disposition, Disposition.RETRY, actor=actor, reason=reason
     )
+    _forget_what_a_cleanup_may_have_undone(session, job)
+    session.run("forgive", job_id=job_id, hold="after" if waits_for else "none", waits_for=waits_for)
+
+
+def _forget_what_a_cleanup_may_have_undone(session: Session, job: JobRecord) -> None:
     if job.ending is not None:
         # Its cleanup has begun and may have undone some of its steps: only the first one is sure to be right.
-        session.run("forget_steps", job_id=job_id, position=0)
-    session.run("forgive", job_id=job_id, hold="after" if waits_for else "none", waits_for=waits_for)
+        session.run("forget_steps", job_id=job.job_id, position=0)
 
 
 def _predecessor_to_wait_for(session: Session, job: JobRecord) -> str | None:
@@ -142,6 +146,7 @@ def restart(session: Session, job_id: str, *, actor: str, reason: str) -> None:
     if latest.status not in LIVE_STATUSES:
         raise InvalidStateTransitionError(job.state, JobState.PENDING, hint=f"job {job_id} has committed already")
     _end_by_force(session, latest, PATH_AFTER_FAILURE[Disposition.RETRY], actor=actor, reason=reason)
+    _forget_what_a_cleanup_may_have_undone(session, job)
     session.run("forgive", job_id=job_id, hold="none", waits_for=None)
 
 
