@@ -15,6 +15,7 @@ from holdfast.core.ending import EndCode
 from holdfast.crash_points import set_hook
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, note, raises, work_for, write_effect
+from tests.support.waiting import eventually
 
 
 def flow_with(cleanup: object, step: object = None, **settings: object) -> AskFlow:
@@ -157,6 +158,28 @@ def test_a_job_forced_back_to_pending_during_its_cleanup_begins_at_the_first_ste
 
     assert tally.count("first") == 2
     assert answer.trail == ["first", "second"]
+
+
+def test_a_cleanup_whose_lease_is_lost_while_it_sleeps_does_not_run_again(open_engine: OpenEngine) -> None:
+    """The job belongs to the next attempt, which the cleanup would destroy the work of."""
+    tally = Tally()
+
+    def cleanup(run: AskRun) -> None:
+        tally.add(run.request.name)
+        raise OSError("busy")
+
+    flow = flow_with(cleanup, cleanup_retry=fixed(3, delay=1.0))
+    engine = open_engine(flow)
+    lost = engine.submit(flow, Ask("lost"))
+    with engine.worker(**QUICK) as worker:
+        eventually(lambda: [e for e in engine.store.executions(lost) if e.retry_at])
+        engine.force(lost, JobState.FAILED, reason="stop it now")
+        eventually(lambda: worker.active == 0, "the worker lets go of it")
+        kept = engine.submit(flow, Ask("kept"))
+        eventually(lambda: tally.count("kept") == 2, "the time of an earlier sleeper is over, too")
+        engine.force(kept, JobState.FAILED, reason="enough")
+
+    assert tally.count("lost") == 1
 
 
 def test_an_async_cleanup_is_awaited(open_engine: OpenEngine) -> None:

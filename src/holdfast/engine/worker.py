@@ -217,7 +217,7 @@ class Worker:
             due = []
             while self._sleeping and self._sleeping[0][0] <= now:
                 _, _, run, tries = heapq.heappop(self._sleeping)
-                if run.tries == tries:
+                if run.tries == tries and not run.abandoned:
                     due.append(run)
         for run in due:
             self._follow(run, Perform())
@@ -289,6 +289,8 @@ class Worker:
         self._pool.put(run)
 
     def _perform(self, run: LiveRun) -> None:
+        if run.abandoned:
+            return
         if run.timeout is not None:
             self._watch_time(run, run.timeout, entering=True)
         try:
@@ -370,6 +372,8 @@ class Worker:
             self._fail(error)
 
     async def _perform_async(self, run: LiveRun) -> None:
+        if run.abandoned:
+            return
         if run.timeout is not None:
             self._watch_time(run, run.timeout, entering=True)
         from asyncio import CancelledError  # noqa: PLC0415 - here the event loop is there already
