@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Flow, JobState, fixed
+from holdfast import Abort, Flow, JobState, fixed
 from holdfast.core.ending import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, raises, write_effect
@@ -117,6 +117,28 @@ def test_a_stop_wakes_jobs_that_sleep_between_tries(open_engine: OpenEngine) -> 
     assert took < 5
     assert engine.store.job(job_id).state is JobState.PENDING
     assert execution.tries == 1, "the try that failed counts, the one that did not happen does not"
+
+
+def test_a_stop_costs_a_cleanup_that_sleeps_between_tries_nothing(open_engine: OpenEngine) -> None:
+    tally = Tally()
+
+    def cleanup(run: AskRun) -> None:
+        if tally.add("cleanup") == 1:
+            raise OSError("busy")
+
+    flow = flow_of(raises(Abort("no such image")), cleanup=cleanup, cleanup_retry=fixed(3, delay=1.0))
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(**QUICK):
+        eventually(lambda: [e for e in engine.store.executions(job_id) if e.retry_at])
+    stopped, cleanups = engine.store.job(job_id), tally.count("cleanup")
+    [execution] = engine.store.executions(job_id)
+    with engine.worker(**QUICK):
+        result = engine.wait(job_id, timeout=20)
+
+    assert (stopped.state, execution.code, cleanups) == (JobState.PENDING, EndCode.RELEASED, 1)
+    assert (result.state, result.outcome, result.reason) == (JobState.FAILED, EndCode.ABORT, "no such image")
+    assert tally.count("cleanup") == 2
 
 
 def test_a_job_given_back_while_it_backs_off_still_waits_its_time(open_engine: OpenEngine) -> None:

@@ -136,8 +136,8 @@ class Executor:
         return self.conclude(run, outcome)
 
     def enter(self, run: LiveRun) -> bool:
-        """Begin a try, unless the run has been asked to stop."""
-        if run.stop_error is not None and run.ending is None:
+        """Begin a try, unless the run has been asked to stop; a cleanup stops only with its worker."""
+        if run.stop_error is not None and (run.ending is None or isinstance(run.stop_error, WorkerStopping)):
             return False
         run.enter(self._store.now(), run.timeout)
         crash_point(f"step.{run.step}", "before")
