@@ -19,6 +19,7 @@ from tests.support.bench import (
     end,
     finish_step,
     give_back,
+    plan_ending,
     record_try,
     report_progress,
 )
@@ -110,6 +111,37 @@ def test_a_job_waiting_for_its_next_attempt_is_cancelled_by_the_next_worker_at_o
     again = bench.take()
 
     assert (again.job.job_id, again.job.cancel_reason) == (claim.job.job_id, "not needed")
+
+
+@pytest.mark.parametrize("ends", ["waiting", "backing off", "failed"])
+def test_a_job_cancelled_while_its_worker_ends_it_waits_for_nothing_any_more(bench: Bench, ends: str) -> None:
+    """The worker has not heard of it yet: its end of the execution must not undo the operator's wish."""
+    child = bench.submit(not_before=bench.clock() + 3_600_000)
+    claim = bench.running(failure_limit=9)
+    later = bench.clock() + 3_600_000
+    writes = {
+        "waiting": give_back(claim, EndCode.WAITING, wait_for=child),
+        "backing off": give_back(claim, EndCode.BACKING_OFF, not_before=later),
+        "failed": end(claim, (Disposition.FAILED, Disposition.RETRY), not_before=later),
+    }
+    cancel(bench, claim.job.job_id)
+    bench.apply(writes[ends])
+
+    again = bench.take()
+
+    assert (again.job.job_id, again.job.cancel_reason) == (claim.job.job_id, "not needed")
+    bench.assert_sound()
+
+
+def test_the_cleanup_of_a_cancelled_job_waits_its_time_between_two_tries(bench: Bench) -> None:
+    claim = bench.running()
+    cancel(bench, claim.job.job_id)
+    bench.apply(plan_ending(claim))
+    bench.apply(give_back(claim, EndCode.BACKING_OFF, not_before=bench.clock() + 3_600_000))
+
+    assert bench.claim() == []
+    bench.clock.advance(3601)
+    assert bench.take().job.job_id == claim.job.job_id
 
 
 def test_the_wish_to_cancel_is_over_when_the_job_has_ended(bench: Bench) -> None:

@@ -284,9 +284,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         applied = self._write(claim, b.give_back(claim, EndCode.WAITING, wait_for=child.job_id))
         if applied:
-            self.model.abort(applied, ["pending"])
-            if child.state in UNFINISHED:
-                applied.hold, applied.waits_for = "child", child.job_id
+            self.model.abort(applied, ["pending"], waits_for=child)
 
     def _waits_on(self, job: Job, target: str) -> bool:
         while job.job_id != target and job.waits_for is not None:

@@ -121,7 +121,9 @@ class Model:
 
     # --- ending ---
 
-    def abort(self, job: Job, path: list[str], *, crashed: bool = False, not_before: int = 0) -> None:
+    def abort(
+        self, job: Job, path: list[str], *, crashed: bool = False, not_before: int = 0, waits_for: Job | None = None
+    ) -> None:
         """The live execution ends, the job goes through the states of the path."""
         execution = job.live
         assert execution is not None
@@ -131,7 +133,11 @@ class Model:
         else:
             job.failures += path[0] == "failed"
         job.not_before, job.hold, job.waits_for = not_before, "none", None
-        if path[-1] == "pending" and not_before > self.now:
+        if job.cancelled and not job.ending:
+            job.not_before = 0  # it was cancelled meanwhile, and is to be cleaned up at once
+        elif waits_for is not None and waits_for.state in UNFINISHED:
+            job.hold, job.waits_for = "child", waits_for.job_id
+        elif path[-1] == "pending" and not_before > self.now:
             job.hold = "until"
         if path[-1] in ENDED:
             self.settle(job)

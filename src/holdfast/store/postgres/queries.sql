@@ -220,9 +220,12 @@ UPDATE executions SET disposition = :disposition WHERE exec_id = :exec_id AND st
 
 -- name: settle_job
 -- What goes with the end of an execution: the counts, when and after what the job may start again. A cleanup that has
--- begun and not finished stays on record: then nothing is known of what the finished steps have left.
-UPDATE jobs SET failures = failures + :failed, crashes = crashes + :crashed, not_before = :not_before,
-    hold = :hold, waits_for = :waits_for,
+-- begun and not finished stays on record: then nothing is known of what the finished steps have left. A job that was
+-- cancelled meanwhile waits for nothing before its cleanup.
+UPDATE jobs SET failures = failures + :failed, crashes = crashes + :crashed,
+    not_before = CASE WHEN cancel_reason IS NOT NULL AND ending IS NULL THEN 0 ELSE :not_before END,
+    hold = CASE WHEN cancel_reason IS NOT NULL AND ending IS NULL THEN 'none' ELSE :hold END,
+    waits_for = CASE WHEN cancel_reason IS NOT NULL AND ending IS NULL THEN NULL ELSE :waits_for END,
     ending = CASE WHEN :cleaned = 1 THEN NULL ELSE ending END,
     cancel_reason = CASE WHEN :settled = 1 THEN NULL ELSE cancel_reason END
 WHERE job_id = :job_id;
