@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from holdfast import Abort, Flow, Handoff, JobState, Rewind, Run, Transaction, Unrecoverable, fixed, never
 from holdfast.core.ending import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
+from tests.support.backends import Backend
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Tally, flow_of, note, raises, write_effect
+from tests.support.waiting import eventually
 
 Effects = Callable[[], list[str]]
 
@@ -213,6 +218,67 @@ def test_an_outcome_that_cannot_be_recorded_ends_its_own_job_and_not_the_worker(
     assert reason in (result.reason or "")
     assert other.state is JobState.SUCCEEDED
     assert worker.failure is None
+
+
+def test_a_database_that_cannot_be_written_is_waited_for_and_costs_the_job_nothing(
+    open_engine: OpenEngine, state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    entered = threading.Event()
+
+    def set_read_only(on: bool) -> None:
+        engine.store._database._writer.execute(f"PRAGMA query_only = {on}")  # type: ignore[attr-defined]
+
+    def step(run: AskRun) -> Answer:
+        set_read_only(True)
+        entered.set()
+        return note("work")(run)
+
+    flow = flow_of(step)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(lease=10):
+        assert entered.wait(20)
+        time.sleep(0.5)
+        set_read_only(False)
+        result = engine.wait(job_id, timeout=20)
+
+    words = [record for record in caplog.records if record.name == "holdfast.writer"]
+    assert result.state is JobState.SUCCEEDED, result.reason
+    assert engine.store.job(job_id).attempt == 1
+    assert 1 <= len(words) < 10
+
+
+REFUSE_ENDS = {
+    "sqlite": (
+        "CREATE TRIGGER no_ends BEFORE UPDATE OF code ON executions BEGIN SELECT raise(ABORT, 'not now'); END",
+        "DROP TRIGGER no_ends",
+    ),
+    "postgres": (
+        "ALTER TABLE executions ADD CONSTRAINT no_ends CHECK (status <> 'aborted')",
+        "ALTER TABLE executions DROP CONSTRAINT no_ends",
+    ),
+}
+
+
+def test_an_end_that_the_database_refuses_is_left_to_the_next_attempt_and_not_said_again_and_again(
+    open_engine: OpenEngine, home: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse, allow = REFUSE_ENDS[home.name]
+    flow = flow_of(raises(Abort("no such image")))
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    home.execute(refuse)
+    with engine.worker(**QUICK) as worker:
+        eventually(lambda: engine.store.job(job_id).attempt == 1)
+        eventually(lambda: worker.active == 0, "the worker lets go of it")
+        home.execute(allow)
+        result = engine.wait(job_id, timeout=20)
+
+    words = [record for record in caplog.records if record.name == "holdfast.writer"]
+    job = engine.store.job(job_id)
+    assert (result.state, result.outcome) == (JobState.FAILED, EndCode.ABORT)
+    assert (job.attempt, job.crashes) == (2, 1)
+    assert len(words) == 1
 
 
 def test_tries_used_up_end_the_job_in_quarantine_by_way_of_failed(open_engine: OpenEngine, effects: Effects) -> None:

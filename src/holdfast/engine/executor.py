@@ -39,7 +39,15 @@ from holdfast.core.states import Disposition, ExecutionStatus
 from holdfast.crash_points import SimulatedCrash, crash_point
 from holdfast.engine.run import CommitTransaction, LiveRun, writable
 from holdfast.engine.telemetry import Telemetry
-from holdfast.errors import LeaseLost, StepCancelled, StepTimeout, StoreUnavailable, WorkerStopping
+from holdfast.errors import (
+    CycleError,
+    JobNotFoundError,
+    LeaseLost,
+    StepCancelled,
+    StepTimeout,
+    StoreUnavailable,
+    WorkerStopping,
+)
 from holdfast.store.messages import (
     Begin,
     Claim,
@@ -87,6 +95,11 @@ class Gone(msgspec.Struct, frozen=True):
 
 Answer = TypeVar("Answer")
 Next: TypeAlias = Perform | Sleep | Send | Gone
+
+_LAST_WORDS = (End, PlanEnding, RecordTry)
+"""Writes that come of a failure. Were a refusal of one of them a failure, it would be followed by the next at once."""
+_STEPS_FAULT = (CycleError, JobNotFoundError)
+"""Refusals of an end that are the step's own doing: it asked to wait for a job that cannot be waited for."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -179,6 +192,8 @@ class Executor:
         """The write was applied (None), refused by the fence, or its effect raised: what comes next."""
         if isinstance(answer, LeaseLost):
             return Gone(lost=True)
+        if answer is not None and isinstance(write, _LAST_WORDS) and not isinstance(answer, _STEPS_FAULT):
+            return Gone(lost=True)  # the database takes nothing about this run: let the lease run out
         if answer is not None:
             return self.conclude(run, outcome_of_error(answer))
         match write:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from holdfast.engine.run import LiveRun
 from holdfast.engine.telemetry import Telemetry
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreReadOnly, StoreUnavailable
 from holdfast.store.messages import Write
 from holdfast.store.protocol import Store
 
@@ -102,7 +102,8 @@ class GroupWriter:
                 answers += [(run, write, result) for (run, write), result in zip(todo, results, strict=True)]
                 self._telemetry.group(len(todo))
                 return answers
-            except StoreUnavailable as error:
+            except (StoreUnavailable, StoreReadOnly) as error:
+                # One that nobody may write is like one that is away: it is no fault of the job, and it passes.
                 log.warning("database unavailable, next try in %.2f s: %s", pause, error)
                 time.sleep(pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
