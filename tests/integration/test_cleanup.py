@@ -259,6 +259,29 @@ def test_the_time_limit_of_a_step_does_not_run_on_into_its_cleanup(open_engine: 
     assert tally.events == ["cleanup"]
 
 
+def test_the_time_limit_of_a_step_that_was_never_entered_does_not_run_on_into_its_cleanup(
+    open_engine: OpenEngine,
+) -> None:
+    """It was cancelled while it slept before its next try: when its time would have been up, the cleanup is at work."""
+    tally = Tally()
+
+    def cleanup(run: AskRun) -> None:
+        tally.add("cleanup")
+        work_for(0.6, run)
+
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=cleanup, cleanup_retry=fixed(0))
+    flow.start("again", raises(ValueError("no")), timeout=0.3, retry=fixed(5, delay=50)).commit("save", write_effect)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(**QUICK):
+        eventually(lambda: [e for e in engine.store.executions(job_id) if e.retry_at])
+        engine.cancel(job_id, reason="not needed")
+        result = engine.wait(job_id, timeout=20)
+
+    assert (result.state, result.outcome, result.reason) == (JobState.FAILED, EndCode.CANCELLED, "not needed")
+    assert tally.events == ["cleanup"]
+
+
 def test_a_cleanup_that_takes_too_long_is_given_up_and_tried_again(open_engine: OpenEngine) -> None:
     tally, gate = Tally(), Gate()
 

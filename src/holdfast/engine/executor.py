@@ -159,6 +159,7 @@ class Executor:
     def stopped(self, run: LiveRun) -> Outcome:
         """The outcome of a step that was asked to stop before it began."""
         assert run.stop_error is not None
+        run.visits += 1  # the time limit was set for this visit, and must not be found to be that of the next
         return TryFailed(run.stop_error)
 
     def conclude(self, run: LiveRun, outcome: Outcome) -> Next:
