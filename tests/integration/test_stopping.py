@@ -6,16 +6,30 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from holdfast import Abort, Flow, JobState, fixed
+from holdfast import Abort, Engine, Flow, JobState, fixed
 from holdfast.core.ending import EndCode
+from holdfast.errors import StoreReadOnly
 from tests.integration.conftest import QUICK, OpenEngine
-from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, raises, write_effect
-from tests.support.waiting import eventually
+from tests.support.flows import (
+    Answer,
+    Ask,
+    AskFlow,
+    AskRun,
+    Gate,
+    Tally,
+    flow_of,
+    note,
+    raises,
+    work_for,
+    write_effect,
+)
+from tests.support.waiting import PATIENCE, eventually
 
 
 def test_a_stop_gives_running_jobs_back_and_costs_them_nothing(open_engine: OpenEngine) -> None:
@@ -141,6 +155,42 @@ def test_a_stop_costs_a_cleanup_that_sleeps_between_tries_nothing(open_engine: O
     assert tally.count("cleanup") == 2
 
 
+@pytest.mark.parametrize("why", ["timeout", "cancel"])
+def test_a_step_that_was_told_to_stop_for_another_reason_does_not_hold_up_the_worker(
+    open_engine: OpenEngine, why: str
+) -> None:
+    """It stops for that reason, and what is to follow some time later is left to the next worker."""
+    entered, told = threading.Event(), threading.Event()
+
+    def step(run: AskRun) -> None:
+        entered.set()
+        try:
+            work_for(PATIENCE, run)
+        finally:
+            told.set()
+            time.sleep(0.5)
+
+    def cleanup(run: AskRun) -> None:
+        raise OSError("busy")
+
+    timeout = 0.1 if why == "timeout" else None
+    patient = fixed(3, delay=30)
+    flow = flow_of(step, timeout=timeout, retry=patient, cleanup=cleanup, cleanup_retry=patient)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(lease=3, timeout_grace=20, stop_grace=10):
+        assert entered.wait(PATIENCE)
+        if why == "cancel":
+            engine.cancel(job_id, reason="not needed")
+        assert told.wait(PATIENCE)
+        began = time.monotonic()
+    took = time.monotonic() - began
+
+    [execution] = engine.store.executions(job_id)
+    assert took < 5
+    assert (engine.store.job(job_id).state, execution.code) == (JobState.PENDING, EndCode.RELEASED)
+
+
 def test_a_job_given_back_while_it_backs_off_still_waits_its_time(open_engine: OpenEngine) -> None:
     """Restarting a worker must not turn a patient retry into an eager one."""
     tally = Tally()
@@ -174,8 +224,6 @@ def test_a_worker_may_be_stopped_twice(open_engine: OpenEngine) -> None:
 
 
 def test_a_stopped_worker_has_retired_and_left_nothing_behind(open_engine: OpenEngine, state: Path) -> None:
-    import threading
-
     flow = flow_of(note("work"))
     engine = open_engine(flow)
     before = {thread.name for thread in threading.enumerate()}
@@ -187,6 +235,32 @@ def test_a_stopped_worker_has_retired_and_left_nothing_behind(open_engine: OpenE
     assert engine.store.workers() == []
     assert list((state / "holdfast.db.wake").iterdir()) == []
     eventually(lambda: not {t.name for t in threading.enumerate()} - before, "its threads end")
+
+
+def set_read_only(engine: Engine, on: bool) -> None:
+    """Let the database refuse every write, as on a file system that was remounted."""
+    engine.store._database._writer.execute(f"PRAGMA query_only = {on}")  # type: ignore[attr-defined]
+
+
+def test_a_worker_stops_although_the_database_does_not_take_its_leave(open_engine: OpenEngine, state: Path) -> None:
+    engine = open_engine(flow_of(note("work")))
+    with engine.worker(**QUICK) as worker:
+        set_read_only(engine, True)
+        clean = worker.stop()
+    set_read_only(engine, False)
+
+    assert clean
+    assert list((state / "holdfast.db.wake").iterdir()) == []
+
+
+def test_a_worker_that_cannot_start_leaves_nothing_behind(open_engine: OpenEngine, state: Path) -> None:
+    engine = open_engine(flow_of(note("work")))
+    set_read_only(engine, True)
+    with pytest.raises(StoreReadOnly), engine.worker(**QUICK):
+        pass
+    set_read_only(engine, False)
+
+    assert list((state / "holdfast.db.wake").iterdir()) == []
 
 
 WORKER = """

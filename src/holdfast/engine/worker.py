@@ -102,9 +102,13 @@ class Worker:
 
     def start(self) -> None:
         """Recover what is there to recover, then begin to claim."""
-        self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
-        self._recovery.run_once()
-        self._listener.watch(self._recovery.descriptors)
+        try:
+            self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
+            self._recovery.run_once()
+            self._listener.watch(self._recovery.descriptors)
+        except BaseException:
+            self._sign_off()
+            raise
         self._writer.start()
         self._leases.start()
         self._scheduler.start()
@@ -128,10 +132,17 @@ class Worker:
         self._leases.stop()
         self._pool.close()
         self._stop_loop()
-        self._recovery.close()
-        self._store.retire(worker_id=self.worker_id)
-        self._listener.close()
+        self._sign_off()
         return self._clean
+
+    def _sign_off(self) -> None:
+        self._recovery.close()
+        try:
+            self._store.retire(worker_id=self.worker_id)
+        except StoreError as error:
+            log.warning("cannot sign off, others will see that the worker is gone: %s", error)
+        finally:
+            self._listener.close()
 
     @property
     def active(self) -> int:
@@ -261,6 +272,9 @@ class Worker:
 
     def _follow(self, run: LiveRun, following: Next) -> None:
         """Do what the executor has decided."""
+        if isinstance(following, (Perform, Sleep)) and self._stopping.is_set():
+            # Told before, it may have had another reason to stop, which is over; nobody is left to wake a sleeper.
+            run.stop(WorkerStopping("the worker is stopping"))
         match following:
             case Perform():
                 self._dispatch(run)
