@@ -6,6 +6,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import JobState
+from holdfast.cli.service import StopSignals, wait_until_idle
 from tests.integration.conftest import OpenEngine
 from tests.support.flows import Ask, AskFlow, flow_of, note
 
@@ -47,6 +49,21 @@ def test_an_idle_worker_is_hardly_ever_switched_to(open_engine: OpenEngine) -> N
         after = resource.getrusage(resource.RUSAGE_SELF)
 
     assert after.ru_nvcsw - before.ru_nvcsw < 100
+
+
+def test_whoever_waits_until_a_worker_is_idle_does_not_wait_for_one_that_has_failed(open_engine: OpenEngine) -> None:
+    flow = noop_flow()
+    engine = open_engine(flow)
+    engine.submit(flow, Ask(), delay=600)
+    with StopSignals() as signals, engine.worker(**IDLE) as worker:
+        waiter = threading.Thread(
+            target=wait_until_idle, args=(engine.store, [flow.name], worker, signals), daemon=True
+        )
+        waiter.start()
+        worker._fail(RuntimeError("a bug"))
+        waiter.join(10)
+
+    assert not waiter.is_alive()
 
 
 @pytest.mark.parametrize("obstacle", ["paused", "full", "unknown flow", "later", "waiting"])

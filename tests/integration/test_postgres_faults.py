@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import Engine, Flow, JobState, Run, Transaction, fixed
+from holdfast.cli.service import StopSignals, wait_until_idle
 from holdfast.core.states import ExecutionStatus
 from holdfast.errors import StoreBusy, StoreUnavailable
 from holdfast.store.opening import open_store
@@ -104,6 +105,25 @@ def test_a_connection_cut_during_commit_is_followed_by_a_look_for_evidence(
         assert min(proxy.before, proxy.after) >= 5
         assert all(worker.process.poll() is None for worker in workers)
         assert_all_done_once(engine, backend, count)
+
+
+def test_a_server_that_is_away_leaves_nobody_idle(own_backend: PostgresBackend) -> None:
+    """A worker that is to end when nothing is left to do cannot know that, and does not end."""
+    with engine_on(own_backend) as engine, StopSignals() as signals, engine.worker() as worker:
+        job_id = engine.submit(fleet_flow, Work(1), delay=1.0)
+        own_backend.server.stop()
+        waiter = threading.Thread(
+            target=wait_until_idle, args=(engine.store, [fleet_flow.name], worker, signals), daemon=True
+        )
+        waiter.start()
+        waiter.join(3)
+        ended_early = not waiter.is_alive()
+        own_backend.server.start()
+        waiter.join(40)
+
+        assert not ended_early
+        assert not waiter.is_alive()
+        assert engine.store.job(job_id).state is JobState.SUCCEEDED
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "crashed"])

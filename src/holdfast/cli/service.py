@@ -14,7 +14,8 @@ from typing import Self
 from holdfast.cli.exits import ExitCode
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
-from holdfast.errors import StoreError
+from holdfast.engine.worker import Worker
+from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast.worker")
@@ -107,15 +108,24 @@ def notify_service_manager(state: str) -> None:
         log.warning("the service manager cannot be told %s: %s", state, error)
 
 
-def wait_until_idle(store: Store, flows: Sequence[str], active: Callable[[], int], signals: StopSignals) -> None:
-    """Until nothing of these flows runs or will start by itself, or a signal comes."""
+def wait_until_idle(store: Store, flows: Sequence[str], running: Worker, signals: StopSignals) -> None:
+    """Until nothing of these flows runs or will start by itself, the worker cannot go on, or a signal comes."""
     listener = store.listen()
     listener.watch({signals.descriptor})
     try:
-        while signals.received is None and (active() or has_work(store, flows)):
-            listener.wait(IDLE_LOOK if active() else IDLE_PATIENCE)
+        while signals.received is None and running.failure is None and (running.active or _may_have_work(store, flows)):
+            listener.wait(IDLE_LOOK if running.active else IDLE_PATIENCE)
     finally:
         listener.close()
+
+
+def _may_have_work(store: Store, flows: Sequence[str]) -> bool:
+    try:
+        return has_work(store, flows)
+    except StoreUnavailable as error:
+        # The worker waits for the database to come back, and so do we: nobody knows that nothing is left to do.
+        log.warning("cannot look for work: %s", error)
+        return True
 
 
 def has_work(store: Store, flows: Sequence[str]) -> bool:

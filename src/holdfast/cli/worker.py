@@ -167,7 +167,7 @@ def _serve(settings: Settings, options: Options, store: Store, engine: Engine, s
             services.enter_context(Rounds(watch.run_once, interval=options.check_interval))
         _announce(settings, running, sorted(engine.flows), url)
         if options.exit_when_idle:
-            wait_until_idle(store, list(engine.flows), lambda: running.active, signals)
+            wait_until_idle(store, list(engine.flows), running, signals)
         else:
             while signals.received is None and running.failure is None:
                 signals.wait(FAILURE_LOOK)
