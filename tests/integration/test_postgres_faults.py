@@ -10,15 +10,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import psycopg
 import pytest
+from click.core import ParameterSource
 
 from holdfast import Engine, Flow, JobState, Run, Transaction, fixed
+from holdfast.cli.opening import opened
 from holdfast.cli.service import StopSignals, wait_until_idle
+from holdfast.cli.settings import Settings
 from holdfast.core.states import ExecutionStatus
-from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.errors import StoreBusy, StoreCorrupt, StoreUnavailable
 from holdfast.store.opening import open_store
-from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.store import PostgresStore, without_password
+from holdfast_images.catalog.place import split_url
 from tests.integration.fleet_app import Done, Work, fleet_flow, record
 from tests.support.backends import PostgresBackend
 from tests.support.cutting_proxy import CuttingProxy
@@ -376,9 +381,42 @@ def test_a_commit_step_that_keeps_the_server_waiting_has_failed(
         assert sorted(backend.query("SELECT number FROM effects")) == [(n,) for n in range(5)]
 
 
-def test_a_password_is_not_shown() -> None:
-    from holdfast.store.postgres.store import without_password
+@pytest.mark.parametrize(
+    "url, shown",
+    [
+        ("postgresql://me:secret@db.example:5432/x", "postgresql://me@db.example:5432/x"),
+        ("postgresql://me:se/cret@db.example/x", "postgresql://me@db.example/x"),
+        ("postgresql://db/x?user=me&password=secret&sslmode=require", "postgresql://db/x?user=me&sslmode=require"),
+        ("postgresql://db/x?pass%77ord=secret", "postgresql://db/x"),
+        ("postgresql://db/x?sslkey=me.key&sslpassword=secret", "postgresql://db/x?sslkey=me.key"),
+        ("postgresql://me@db/x?sslmode=require", "postgresql://me@db/x?sslmode=require"),
+        ("postgresql:///x?host=/run/postgresql", "postgresql:///x?host=/run/postgresql"),
+    ],
+)
+def test_a_password_is_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
-    shown = without_password("postgresql://me:secret@db.example:5432/x?sslmode=require")
 
-    assert shown == "postgresql://me@db.example:5432/x?sslmode=require"
+def test_a_password_is_not_shown_with_a_row_that_cannot_be_understood(backend: PostgresBackend) -> None:
+    settings = Settings()
+    settings.take("store", f"{backend.place}&password=secret", ParameterSource.COMMANDLINE)
+    with pytest.raises(StoreCorrupt, match="cannot be understood") as caught, opened(settings):
+        raise msgspec.ValidationError("not a number")
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("of_the_images", [False, True], ids=["engine", "images"])
+def test_a_url_reaches_the_server_as_it_was_written(backend: PostgresBackend, of_the_images: bool) -> None:
+    """Without a host of its own, as for a local socket, and with a plus sign, which is one."""
+    port = backend.server.port
+    url = f"postgresql:///postgres?host=127.0.0.1&port={port}&user=postgres&options=-cmy.word%3Da+b"
+    place = f"{url}&holdfast_schema={backend.schema}"
+    store = open_store(place)
+    assert isinstance(store, PostgresStore)
+    store.close()
+    conninfo = split_url(place)[0] if of_the_images else store._conninfo
+    with psycopg.connect(conninfo) as connection:
+        word = connection.execute("SHOW my.word").fetchone()
+
+    assert word == ("a+b",)

@@ -47,7 +47,7 @@ def opened(
         raise translate(error, path or Path(place)) from error
     except msgspec.ValidationError as error:
         hint = "somebody has written to the database by hand; see: holdfast check"
-        raise StoreCorrupt(f"{place}: a row cannot be understood: {error}", hint=hint) from error
+        raise StoreCorrupt(f"{store.url}: a row cannot be understood: {error}", hint=hint) from error
     finally:
         store.close()
 

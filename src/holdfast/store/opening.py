@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from holdfast.errors import SettingsError
 from holdfast.store.protocol import Store
@@ -32,14 +32,15 @@ def _open_postgres(url: str, *, synchronous: str, clock: Callable[[], int] | Non
             f"PostgreSQL needs packages that are not installed: {error}", hint="pip install 'holdfast[postgres]'"
         ) from error
     # libpq refuses parameters that it does not know, so ours are taken out.
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
+    address, _, query = url.partition("?")
+    # To libpq a plus sign is a plus sign.
+    options = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
     schema = options.pop("holdfast_schema", DEFAULT_SCHEMA)
     connections = options.pop("holdfast_connections", "10")
     if not connections.isdecimal() or int(connections) < 1:
         raise SettingsError(f"holdfast_connections={connections} in the URL is not a number of connections")
     # Spaces in `options` must be %20: libpq does not take a plus sign for one.
-    plain = urlunsplit(parts._replace(query=urlencode(options, quote_via=quote)))
+    plain = "?".join(filter(None, [address, urlencode(options, quote_via=quote)]))
     return PostgresStore(
         plain,
         schema=schema,

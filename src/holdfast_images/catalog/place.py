@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from holdfast_images.errors import CatalogUnusable
 
@@ -33,10 +33,11 @@ def database_path(place: str | Path) -> Path:
 
 def split_url(url: str) -> tuple[str, str]:
     """A server's URL without the engine's own parameters, which libpq would refuse, and the schema."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query))
+    address, _, query = url.partition("?")
+    # To libpq a plus sign is a plus sign.
+    options = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
     schema = options.pop("holdfast_schema", DEFAULT_SCHEMA)
     for name in [name for name in options if name.startswith("holdfast_")]:
         options.pop(name)
     # Spaces in `options` must be %20: libpq does not take a plus sign for one.
-    return urlunsplit(parts._replace(query=urlencode(options, quote_via=quote))), schema
+    return "?".join(filter(None, [address, urlencode(options, quote_via=quote)])), schema

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote
 
 import psycopg
 from psycopg import sql
@@ -48,6 +48,7 @@ CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 DEFAULT_SCHEMA = "holdfast"
 RACES = 10
+SECRET_OPTIONS = ("password", "sslpassword")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 # A server or a network that is gone is noticed within about a minute, by both sides.
@@ -314,8 +315,8 @@ class PostgresStore(SqlStore):
 
 def without_password(url: str) -> str:
     """The URL as it may be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    credentials, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{credentials.partition(':')[0]}@{host}"))
+    address, _, query = url.partition("?")
+    scheme, slashes, rest = address.partition("://")
+    credentials, at, host = rest.rpartition("@")
+    shown = [option for option in query.split("&") if unquote(option.partition("=")[0]) not in SECRET_OPTIONS]
+    return "?".join(filter(None, [f"{scheme}{slashes}{credentials.partition(':')[0]}{at}{host}", "&".join(shown)]))
