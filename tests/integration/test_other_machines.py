@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +48,32 @@ def test_a_process_of_this_boot_and_namespace_is_judged_by_its_pid(one_machine: 
 def test_a_process_of_another_namespace_or_host_is_never_judged(one_machine: bool) -> None:
     assert not processes.is_dead(worker_like_us(pid=GONE_PID, namespace=1), one_machine=one_machine)
     assert not processes.is_dead(worker_like_us(pid=GONE_PID, host="elsewhere"), one_machine=one_machine)
+
+
+JUDGE_AS_ANOTHER_USER = """
+import os, sys
+from holdfast.store import processes
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+living, gone = sys.argv[1:]
+assert not os.path.exists(f"/proc/{os.getppid()}"), "other users' processes are to be hidden"
+print(processes.is_dead(living), processes.pidfd_of(living), processes.is_dead(gone))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_process_that_proc_hides_from_this_user_is_not_taken_for_dead() -> None:
+    """With hidepid=2 the processes of other users cannot be seen, but they are there."""
+    words = ["sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$0" -c "$@"', sys.executable]
+    judged = subprocess.run(
+        ["unshare", "-m", *words, JUDGE_AS_ANOTHER_USER, worker_like_us(), worker_like_us(pid=GONE_PID)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert judged.stdout.split() == ["False", "None", "True"], judged.stderr
 
 
 def test_no_descriptor_is_opened_for_a_pid_of_another_boot() -> None:

@@ -14,7 +14,7 @@ def new_worker_id() -> str:
     pid = os.getpid()
     nonce = os.urandom(5).hex()
     host = host_name()
-    return str(WorkerId(host, pid, start_time(pid) or 0, boot_id(), pid_namespace(), nonce))
+    return str(WorkerId(host, pid, _own_start_time(), boot_id(), pid_namespace(), nonce))
 
 
 def is_dead(owner: str, *, one_machine: bool = True) -> bool:
@@ -43,9 +43,9 @@ def pidfd_of(owner: str) -> int | None:
     if worker is None or worker.pid == os.getpid() or not hasattr(os, "pidfd_open"):
         return None
     here = (host_name(), boot_id(), pid_namespace())
-    if (worker.host, worker.boot, worker.namespace) != here or start_time(worker.pid) != worker.start:
-        return None
     try:
+        if (worker.host, worker.boot, worker.namespace) != here or start_time(worker.pid) != worker.start:
+            return None
         return os.pidfd_open(worker.pid)
     except OSError:
         return None
@@ -66,6 +66,13 @@ def boot_id() -> str:
         return "unknown"
 
 
+def _own_start_time() -> int:
+    try:
+        return start_time(os.getpid()) or 0
+    except OSError:  # there is no /proc: then nobody else here can judge this process by it either
+        return 0
+
+
 def start_time(pid: int) -> int | None:
     """When the process was started, in clock ticks since boot; None if there is no such process, or it is a zombie.
 
@@ -74,10 +81,23 @@ def start_time(pid: int) -> int | None:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
+        if _is_there(pid):
+            raise PermissionError(f"process {pid} is there, but /proc does not show it") from None
         return None
     if fields[0] in ("Z", "X"):
         return None
     return int(fields[19])
+
+
+def _is_there(pid: int) -> bool:
+    """A process that /proc does not show may be there all the same: another user's, with the option hidepid."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def pid_namespace() -> int:
