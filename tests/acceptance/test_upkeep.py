@@ -65,6 +65,19 @@ def test_pruning_forgets_what_has_ended_and_nothing_else(holdfast: Holdfast) -> 
     assert holdfast("check").code == 0
 
 
+def test_a_worker_forgets_what_has_ended_if_it_is_told_how_long_to_keep_it(holdfast: Holdfast) -> None:
+    job_id = holdfast.submit()
+    holdfast.run_all()
+    with holdfast.worker("--keep", "1"):
+        kept = holdfast.json("job", "show", job_id)["job"]["state"]
+    with holdfast.worker("--keep", "0"):
+        holdfast.until(lambda stats: stats["pruned"] == 1, "stats")
+
+    assert kept == "succeeded"
+    assert holdfast("job", "show", job_id).code == 4
+    assert holdfast("check").code == 0
+
+
 def test_what_ran_after_a_pruned_job_can_still_be_explained(holdfast: Holdfast) -> None:
     first = holdfast.submit()
     holdfast.run_all()

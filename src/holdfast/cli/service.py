@@ -65,11 +65,12 @@ class StopSignals:
 class Rounds:
     """Calls `run_once` at once and then every `interval` seconds, from a thread of its own."""
 
-    def __init__(self, run_once: Callable[[], object], *, interval: float) -> None:
+    def __init__(self, run_once: Callable[[], object], *, interval: float, name: str = "guard") -> None:
         self._run_once = run_once
         self._interval = interval
+        self._name = name
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="holdfast-guard", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name=f"holdfast-{name}", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -86,9 +87,9 @@ class Rounds:
             try:
                 self._run_once()
             except StoreError as error:
-                log.warning("the guard could not look: %s", error)
+                log.warning("the %s could not look: %s", self._name, error)
             except Exception:
-                log.exception("the guard failed; it will look again")
+                log.exception("the %s failed; it will look again", self._name)
             if self._ended.wait(self._interval):
                 return
 

@@ -14,10 +14,9 @@ from holdfast.cli.output import note, print_fields, print_lines, print_table, sh
 from holdfast.cli.settings import Settings
 from holdfast.core.states import JobState
 from holdfast.core.worker_id import label_of
+from holdfast.guard.retention import DAY_MS, remove_ended
 from holdfast.store.protocol import Store
 
-PRUNE_BATCH = 500
-DAY_MS = 86_400_000
 UNLIMITED = 1 << 40
 
 
@@ -48,8 +47,11 @@ def prune(settings: Settings, older_than: float, dry_run: bool) -> None:
     The head of each journal stays on record. Jobs that an unfinished one refers to are kept.
     """
     with opened(settings, read_only=dry_run) as store:
-        before = store.now() - round(older_than * DAY_MS)
-        removed = _prune(store, before, actor=settings.actor, dry_run=dry_run)
+        if dry_run:
+            before = store.now() - round(older_than * DAY_MS)
+            removed = store.prune(before=before, limit=UNLIMITED, actor=settings.actor, dry_run=True)
+        else:
+            removed = remove_ended(store, days=older_than, actor=settings.actor)
     data = {"jobs": removed, "dry_run": dry_run}
     show(settings, data, lambda: print_lines(removed))
     note(settings, f"{len(removed)} job(s) {'would be removed; nothing was changed' if dry_run else 'removed'}")
@@ -62,18 +64,6 @@ def stats(settings: Settings) -> None:
     with opened(settings, read_only=True) as store:
         data = _stats(store, settings)
     show(settings, data, lambda: _print_stats(data))
-
-
-def _prune(store: Store, before: int, *, actor: str, dry_run: bool) -> list[str]:
-    if dry_run:
-        return store.prune(before=before, limit=UNLIMITED, actor=actor, dry_run=True)
-    removed: list[str] = []
-    while True:
-        # In batches, so that workers are never kept waiting for long.
-        batch = store.prune(before=before, limit=PRUNE_BATCH, actor=actor, dry_run=False)
-        removed += batch
-        if len(batch) < PRUNE_BATCH:
-            return removed
 
 
 def _stats(store: Store, settings: Settings) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import click
 import msgspec
@@ -22,6 +23,7 @@ from holdfast.core.names import checked_name
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker, WorkerSettings
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.guard.retention import remove_ended
 from holdfast.guard.watch import Watch
 from holdfast.store.protocol import Store
 
@@ -29,6 +31,7 @@ log = logging.getLogger("holdfast.worker")
 
 SWITCH_INTERVAL = 0.0005
 FAILURE_LOOK = 1.0
+RETENTION_INTERVAL = 600.0
 _DEFAULTS = WorkerSettings()
 
 
@@ -43,6 +46,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     queue_limit: tuple[str, ...]
     check_interval: float
     stall: str
+    keep: float | None
     exit_when_idle: bool
     sync: str
 
@@ -120,6 +124,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     show_envvar=True,
     help="Recover stalled jobs at once, or report them and wait for `stalled --recover`.",
 )
+@click.option(
+    "--keep",
+    type=click.FloatRange(0),
+    envvar="HOLDFAST_KEEP",
+    show_envvar=True,
+    metavar="DAYS",
+    help="Remove jobs that ended longer ago, now and then; without it only `prune` does, and history fills the disk.",
+)
 @click.option("--exit-when-idle", is_flag=True, help="End when no job of these flows can start any more.")
 @click.option(
     "--sync",
@@ -165,6 +177,9 @@ def _serve(settings: Settings, options: Options, store: Store, engine: Engine, s
             automatic = options.stall == "automatic"
             watch = Watch(store, telemetry=telemetry, automatic=automatic, actor=f"guard:{running.worker_id}")
             services.enter_context(Rounds(watch.run_once, interval=options.check_interval))
+        if options.keep is not None:
+            forget = partial(remove_ended, store, days=options.keep, actor=f"retention:{running.worker_id}")
+            services.enter_context(Rounds(forget, interval=RETENTION_INTERVAL, name="retention"))
         _announce(settings, running, sorted(engine.flows), url)
         if options.exit_when_idle:
             wait_until_idle(store, list(engine.flows), running, signals)
