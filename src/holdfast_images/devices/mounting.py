@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import logging
 import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -37,19 +39,32 @@ def mount_device(node: str, point: Path, *, read_only: bool = False, options: st
 
 def make_private(directory: Path) -> None:
     """What is mounted below it is not passed on to other namespaces, whose copies would keep it busy."""
-    if not any(mount.point == str(directory) for mount in mounts()):
-        _mount(str(directory), directory, "none", _BIND, "")
-    _mount("none", directory, "none", _PRIVATE, "")
+    with _alone_above(directory):
+        if not any(mount.point == str(directory) for mount in mounts()):
+            _mount(str(directory), directory, "none", _BIND, "")
+        _mount("none", directory, "none", _PRIVATE, "")
 
 
 def undo_private(directory: Path) -> None:
     """Undo `make_private`, unless something is mounted there or somebody is in it."""
-    if any(mount.point == str(directory) for mount in mounts()):
-        try:
-            unmount_point(str(directory))
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
+    with _alone_above(directory):
+        if any(mount.point == str(directory) for mount in mounts()):
+            try:
+                unmount_point(str(directory))
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+
+
+@contextmanager
+def _alone_above(directory: Path) -> Iterator[None]:
+    """One at a time: a second bind over the first one would hide what is mounted below that."""
+    descriptor = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def unmount_point(point: str) -> None:
