@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Target
 from holdfast_images.devices.pool_checking import check_metadata
-from holdfast_images.devices.pool_record import size_of
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import ImageError
 from tests.devicemapper.pools import DATA, METADATA, remove_everything
@@ -50,7 +50,7 @@ class Disks:
         self._mapper.resume(name)
 
     def _target(self, disk: str, how: str) -> Target:
-        return Target(0, size_of(disk) // SECTOR, "flakey", f"{disk} 0 {how}")
+        return Target(0, disk_at(disk).size // SECTOR, "flakey", f"{disk} 0 {how}")
 
 
 @pytest.fixture

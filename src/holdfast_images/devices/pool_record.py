@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import struct
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast_images.devices import loops
+from holdfast_images.devices.disks import Disk, disk_at, is_same
 from holdfast_images.devices.dm_table import BLOCK_SECTORS
 from holdfast_images.devices.locking import PAUSE, try_lock
 from holdfast_images.errors import DeviceBusy, PoolUnusable
@@ -32,6 +32,8 @@ class Backing(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     is_file: bool
+    disk: Disk | None = None
+    """What the path of a block device led to when the pool was made."""
 
     def open(self) -> str:
         """The node of the block device, which is made if it is a file's and missing."""
@@ -40,6 +42,18 @@ class Backing(msgspec.Struct, frozen=True, kw_only=True):
                 raise PoolUnusable(f"the pool's file {self.path} is gone", hint="put it back, or make a new pool")
             return loops.attach(Path(self.path))
         return self.path
+
+    def looked_at_again(self) -> Backing:
+        """With its disk as it is now: it may have grown."""
+        return self if self.is_file else msgspec.structs.replace(self, disk=disk_at(self.path))
+
+    def refuse_other_disk(self) -> None:
+        """Raise PoolUnusable if the path leads to another disk now: what is on that one must not be written over."""
+        if self.disk is not None and not is_same(self.disk, found := disk_at(self.path)):
+            raise PoolUnusable(
+                f"{self.path} is not the disk that the pool was made on: it is {found}, and was {self.disk}",
+                hint="nothing was changed; put the right path into pool.json, or the new disk if it is a copy",
+            )
 
 
 class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,17 +149,6 @@ def wipe_superblock(node: str) -> None:
     try:
         os.pwrite(descriptor, bytes(SUPERBLOCK_BYTES), 0)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def size_of(node: str) -> int:
-    """Bytes of a block device."""
-    descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISBLK(os.fstat(descriptor).st_mode):
-            raise PoolUnusable(f"{node} is no block device")
-        return os.lseek(descriptor, 0, os.SEEK_END)
     finally:
         os.close(descriptor)
 

@@ -1,7 +1,7 @@
 """The thin pool that all devices share: made once, found again after every reboot, looked after.
 
-Its mark (the transaction id, drawn at random) is in the record and in the pool itself, so a pool on disks that have
-changed places, or were restored from another day, is not taken for ours.
+Its mark (the transaction id, drawn at random) is in the record and in the metadata, so those of another pool are not
+taken for ours. Nothing of ours is on the data's disk: that one is known by what it calls itself, or by its size.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast_images.devices import loops
 from holdfast_images.devices.commands import run
+from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper, MapperError
 from holdfast_images.devices.dm_table import (
     SECTOR,
@@ -38,7 +39,6 @@ from holdfast_images.devices.pool_record import (
     is_blank,
     read_record,
     read_superblock,
-    size_of,
     sync_directory,
     wipe_superblock,
     write_record,
@@ -91,11 +91,11 @@ class ThinPool:
             if there is not None and there.ready:
                 raise PoolUnusable(f"there is a pool at {root}: {there.name}", hint="pool status, pool extend")
             record = there or _new_record(root, name, size, metadata, data, low_water_bytes)
-            if there is None:
-                _refuse_used(record, force=force)
-                write_record(root, record)
             pool = cls(root, record, DeviceMapper())
             if pool.mapper.info(record.name) is None:
+                # Looked at again when it is repeated: a path may lead to another disk by then.
+                _refuse_used(record, repeated=there is not None, force=force)
+                write_record(root, record)
                 wipe_superblock(record.metadata.open())
             pool._start()
             pool._mark()
@@ -138,6 +138,7 @@ class ThinPool:
     def _refuse_wrong_disks(self) -> None:
         """Before the kernel writes to them."""
         record = self.record
+        record.data.refuse_other_disk()
         node = record.metadata.open()
         superblock = read_superblock(node)
         if superblock is None and not record.ready:
@@ -176,7 +177,7 @@ class ThinPool:
         return thin_pool_target(
             self.record.metadata.open(),
             (node := self.record.data.open()),
-            size_of(node) // SECTOR,
+            disk_at(node).size // SECTOR,
             block_sectors=self.record.block_sectors,
             low_water_blocks=self.record.low_water_bytes // (self.record.block_sectors * SECTOR),
         )
@@ -321,6 +322,9 @@ class ThinPool:
                 f"{self.record.data.path} has not grown: {target.length * SECTOR} bytes",
                 hint=f"it grows in units of {self.record.block_sectors * SECTOR} bytes",
             )
+        data, metadata = self.record.data.looked_at_again(), self.record.metadata.looked_at_again()
+        self.record = msgspec.structs.replace(self.record, data=data, metadata=metadata)
+        write_record(self._root, self.record)
         self.mapper.load(self.record.name, target)
         self.mapper.suspend(self.record.name)
         self.mapper.resume(self.record.name)
@@ -350,8 +354,12 @@ def _new_record(
     if (metadata is None) != (data is None):
         raise InvalidName("a pool needs two block devices, or none", hint="give both --metadata and --data")
     if metadata is not None and data is not None:
-        size = size_of(data)
-        backings = Backing(path=metadata, is_file=False), Backing(path=data, is_file=False)
+        disks = disk_at(metadata), disk_at(data)
+        size = disks[1].size
+        backings = (
+            Backing(path=metadata, is_file=False, disk=disks[0]),
+            Backing(path=data, is_file=False, disk=disks[1]),
+        )
     else:
         if size < LEAST_DATA:
             raise InvalidName(f"a pool of {size} bytes is too small", hint=f"--size of at least {LEAST_DATA}")
@@ -376,8 +384,13 @@ def _new_record(
     )
 
 
-def _refuse_used(record: PoolRecord, *, force: bool) -> None:
+def _refuse_used(record: PoolRecord, *, repeated: bool, force: bool) -> None:
+    """Raise PoolUnusable if something is on its disks; of a pool that was cut short its own beginning may be."""
     for backing in (record.metadata, record.data):
+        backing.refuse_other_disk()
+    superblock = read_superblock(record.metadata.open()) if repeated else None
+    begun = superblock is not None and superblock.transaction_id in (0, record.mark)
+    for backing in (record.data,) if begun else (record.metadata, record.data):
         if not force and not is_blank(backing.open()):
             raise PoolUnusable(
                 f"{backing.path} holds something already, which a new pool would destroy",
