@@ -217,6 +217,7 @@ class DeviceMapperDevices:
             raise foreign(snapshot)
         if health is Health.HALF_MADE:
             self._remove(snapshot.name)
+        self._refuse_full()
         self.verify(origin)
         with self.records.locked(origin.name, exclusive=False) as source:
             sealed = read_identity(source)

@@ -8,8 +8,8 @@ from holdfast_images.devices.protocol import PoolHealth, PoolStatus
 from holdfast_images.errors import PoolUnusable
 
 METADATA_BLOCK = 4096
-LEAST_FREE_METADATA = 0.2
-"""Of all metadata: a pool without room for metadata is damaged, not only full."""
+LOW_METADATA, LEAST_METADATA = 0.2, 0.1
+"""Free parts of all metadata. A pool that runs out of them is damaged, not only full: nothing is made in the last."""
 
 
 def judge_pool(status: ThinPoolStatus, record: PoolRecord) -> PoolStatus:
@@ -26,7 +26,10 @@ def judge_pool(status: ThinPoolStatus, record: PoolRecord) -> PoolStatus:
         health, detail = PoolHealth.READ_ONLY, f"pool {record.name} is read-only: see the kernel's log"
     elif status.mode is Mode.OUT_OF_DATA_SPACE or free == 0:
         health, detail = PoolHealth.FULL, f"pool {record.name} is full: {blocks_of(status)}"
-    elif metadata - used_metadata < LEAST_FREE_METADATA * metadata:
+    elif metadata - used_metadata < LEAST_METADATA * metadata:
+        health = PoolHealth.FULL
+        detail = f"the metadata of pool {record.name} is full: {used_metadata} of {metadata} blocks"
+    elif metadata - used_metadata < LOW_METADATA * metadata:
         health = PoolHealth.LOW
         detail = f"the metadata of pool {record.name} is nearly full: {used_metadata} of {metadata} blocks"
     elif free * unit < record.low_water_bytes:

@@ -20,6 +20,7 @@ from holdfast_images.devices.commands import run
 from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper, MapperError
 from holdfast_images.devices.dm_table import (
+    MOST_METADATA,
     SECTOR,
     Mode,
     Target,
@@ -31,7 +32,7 @@ from holdfast_images.devices.dm_table import (
     thin_target,
     valid_thin_id,
 )
-from holdfast_images.devices.pool_health import blocks_of, judge_pool, unusable
+from holdfast_images.devices.pool_health import METADATA_BLOCK, blocks_of, judge_pool, unusable
 from holdfast_images.devices.pool_record import (
     Backing,
     PoolRecord,
@@ -303,7 +304,7 @@ class ThinPool:
     # --- upkeep ---
 
     def extend(self, size: int | None = None) -> PoolStatus:
-        """Give it more room, while it is used: a file grows to `size`, a block device must have grown by itself.
+        """Give it more room, while it is used: files grow to `size`, of block devices one must have grown by itself.
 
         Crash: the old size or the new; a pool that was left suspended is resumed when it is next opened.
         """
@@ -317,10 +318,13 @@ class ThinPool:
     def _extend(self, status: ThinPoolStatus, size: int | None) -> None:
         self._grow_backing(size)
         target = self._target()
-        if target.length <= status.total_data_blocks * self.record.block_sectors:
+        present = status.total_data_blocks * self.record.block_sectors
+        metadata_blocks = min(disk_at(self.record.metadata.open()).size, MOST_METADATA) // METADATA_BLOCK
+        if target.length < present or (target.length == present and metadata_blocks <= status.total_metadata_blocks):
             raise NoSpace(
-                f"{self.record.data.path} has not grown: {target.length * SECTOR} bytes",
-                hint=f"it grows in units of {self.record.block_sectors * SECTOR} bytes",
+                f"neither {self.record.data.path} nor {self.record.metadata.path} has grown: "
+                f"{target.length * SECTOR} and {metadata_blocks * METADATA_BLOCK} bytes",
+                hint=f"data grow in units of {self.record.block_sectors * SECTOR} bytes",
             )
         data, metadata = self.record.data.looked_at_again(), self.record.metadata.looked_at_again()
         self.record = msgspec.structs.replace(self.record, data=data, metadata=metadata)

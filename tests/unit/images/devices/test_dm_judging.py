@@ -39,6 +39,8 @@ STATUS = ThinPoolStatus(
         ({"mode": Mode.OUT_OF_DATA_SPACE}, PoolHealth.FULL, "is full"),
         ({"used_metadata_blocks": 80}, PoolHealth.OK, ""),
         ({"used_metadata_blocks": 81}, PoolHealth.LOW, "metadata of pool pool is nearly full: 81 of 100"),
+        ({"used_metadata_blocks": 90}, PoolHealth.LOW, "nearly full"),
+        ({"used_metadata_blocks": 91}, PoolHealth.FULL, "metadata of pool pool is full: 91 of 100"),
         ({"mode": Mode.READ_ONLY}, PoolHealth.READ_ONLY, "read-only"),
         ({"mode": Mode.READ_ONLY, "needs_check": True}, PoolHealth.READ_ONLY, "must be checked"),
         ({"mode": Mode.FAIL}, PoolHealth.FAILED, "has failed"),
