@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +70,36 @@ def test_nothing_is_made_with_the_last_metadata_and_more_of_them_heal_it(root: P
     assert pool.status().mode is Mode.WRITE
     assert pool.status().total_metadata_blocks == 1024
     devices.verify(SNAPSHOT, deep=True)
+
+
+@pytest.fixture
+def small_disk(root: Path) -> Iterator[Path]:
+    place = root / "small-disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(place)], check=True)
+    yield place
+    remove_everything()
+    for file in place.glob("*.img"):
+        loops.detach(file)
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_pool_on_a_file_promises_no_more_than_the_disk_below_has(small_disk: Path) -> None:
+    pool = ThinPool.create(small_disk, size=1 << 30, low_water_bytes=20 << 20)
+    metadata = (small_disk / "pool-metadata.img").stat()
+    first = pool.room()
+    (small_disk / "another's").write_bytes(bytes(20 << 20))
+    second = pool.room()
+
+    assert metadata.st_blocks * 512 >= metadata.st_size, "there is room for all of it"
+    assert first.health is PoolHealth.OK
+    assert first.available_bytes < 40 << 20
+    assert second.health is PoolHealth.LOW
+    assert "bytes are left below" in second.detail
+    assert second.available_bytes <= first.available_bytes - (20 << 20)
+
+
+def test_a_pool_whose_metadata_do_not_fit_is_not_made(small_disk: Path) -> None:
+    with pytest.raises(NoSpace, match="there is no room"):
+        ThinPool.create(small_disk, size=40 << 30)
+    assert not (small_disk / "pool.json").exists()

@@ -12,10 +12,12 @@ LOW_METADATA, LEAST_METADATA = 0.2, 0.1
 """Free parts of all metadata. A pool that runs out of them is damaged, not only full: nothing is made in the last."""
 
 
-def judge_pool(status: ThinPoolStatus, record: PoolRecord) -> PoolStatus:
-    """Can more be put into it? Pure."""
+def judge_pool(status: ThinPoolStatus, record: PoolRecord, below: int | None = None) -> PoolStatus:
+    """Can more be put into it? `below`: bytes that the file system below its file can give. Pure."""
     unit = record.block_sectors * SECTOR
-    free = status.total_data_blocks - status.used_data_blocks
+    free = (status.total_data_blocks - status.used_data_blocks) * unit
+    available = free if below is None else min(free, below)
+    used = blocks_of(status) if available == free else f"{available} bytes are left below {record.data.path}"
     used_metadata, metadata = status.used_metadata_blocks, status.total_metadata_blocks
     health, detail = PoolHealth.OK, ""
     if status.mode is Mode.FAIL:
@@ -24,20 +26,20 @@ def judge_pool(status: ThinPoolStatus, record: PoolRecord) -> PoolStatus:
         health, detail = PoolHealth.READ_ONLY, f"the metadata of pool {record.name} must be checked: pool check"
     elif status.mode is Mode.READ_ONLY:
         health, detail = PoolHealth.READ_ONLY, f"pool {record.name} is read-only: see the kernel's log"
-    elif status.mode is Mode.OUT_OF_DATA_SPACE or free == 0:
-        health, detail = PoolHealth.FULL, f"pool {record.name} is full: {blocks_of(status)}"
+    elif status.mode is Mode.OUT_OF_DATA_SPACE or available < unit:
+        health, detail = PoolHealth.FULL, f"pool {record.name} is full: {used}"
     elif metadata - used_metadata < LEAST_METADATA * metadata:
         health = PoolHealth.FULL
         detail = f"the metadata of pool {record.name} is full: {used_metadata} of {metadata} blocks"
     elif metadata - used_metadata < LOW_METADATA * metadata:
         health = PoolHealth.LOW
         detail = f"the metadata of pool {record.name} is nearly full: {used_metadata} of {metadata} blocks"
-    elif free * unit < record.low_water_bytes:
-        health, detail = PoolHealth.LOW, f"pool {record.name} is nearly full: {blocks_of(status)}"
+    elif available < record.low_water_bytes:
+        health, detail = PoolHealth.LOW, f"pool {record.name} is nearly full: {used}"
     return PoolStatus(
         capacity_bytes=status.total_data_blocks * unit + metadata * METADATA_BLOCK,
         used_bytes=status.used_data_blocks * unit + used_metadata * METADATA_BLOCK,
-        available_bytes=free * unit,
+        available_bytes=available,
         low_water_bytes=record.low_water_bytes,
         health=health,
         detail=detail,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
@@ -15,7 +16,7 @@ from holdfast_images.devices import loops
 from holdfast_images.devices.disks import Disk, disk_at, is_same
 from holdfast_images.devices.dm_table import BLOCK_SECTORS
 from holdfast_images.devices.locking import PAUSE, try_lock
-from holdfast_images.errors import DeviceBusy, PoolUnusable
+from holdfast_images.errors import DeviceBusy, NoSpace, PoolUnusable
 
 RECORD = "pool.json"
 ASIDE = "pool.json.new"
@@ -54,6 +55,13 @@ class Backing(msgspec.Struct, frozen=True, kw_only=True):
                 f"{self.path} is not the disk that the pool was made on: it is {found}, and was {self.disk}",
                 hint="nothing was changed; put the right path into pool.json, or the new disk if it is a copy",
             )
+
+    def room_below(self, used: int) -> int | None:
+        """How much more a file of which so much is used can hold, by the file system it is in; None of a disk."""
+        if not self.is_file:
+            return None
+        file, system = os.stat(self.path), os.statvfs(self.path)
+        return system.f_bavail * system.f_frsize + max(0, file.st_blocks * 512 - used)
 
 
 class PoolRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +122,22 @@ def alone(root: Path) -> Iterator[None]:
                 raise DeviceBusy(f"another process is busy with the pool at {root}", hint="it will be tried again")
             time.sleep(PAUSE)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def make_file(path: Path, length: int, *, allocate: bool) -> None:
+    """A file of this length, on disk; with all its blocks if `allocate`. Raises NoSpace. Crash: longer, or not."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(descriptor, length)
+        if allocate:
+            os.posix_fallocate(descriptor, 0, length)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise NoSpace(f"there is no room for {length} bytes of {path}", hint="make room on that disk") from error
     finally:
         os.close(descriptor)
 

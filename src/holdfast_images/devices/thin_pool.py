@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import threading
 from pathlib import Path
 
@@ -33,14 +32,13 @@ from holdfast_images.devices.dm_table import (
     valid_thin_id,
 )
 from holdfast_images.devices.pool_health import METADATA_BLOCK, blocks_of, judge_pool, unusable
+from holdfast_images.devices.pool_making import new_record, refuse_used
 from holdfast_images.devices.pool_record import (
-    Backing,
     PoolRecord,
     alone,
-    is_blank,
+    make_file,
     read_record,
     read_superblock,
-    sync_directory,
     wipe_superblock,
     write_record,
 )
@@ -48,9 +46,6 @@ from holdfast_images.devices.protocol import PoolStatus
 from holdfast_images.errors import ImageError, InvalidName, NoSpace, PoolUnusable
 
 POOL_NAME = "holdfast-pool"
-METADATA_FILE = "pool-metadata.img"
-DATA_FILE = "pool-data.img"
-LEAST_DATA = 16 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -91,11 +86,11 @@ class ThinPool:
             there = read_record(root)
             if there is not None and there.ready:
                 raise PoolUnusable(f"there is a pool at {root}: {there.name}", hint="pool status, pool extend")
-            record = there or _new_record(root, name, size, metadata, data, low_water_bytes)
+            record = there or new_record(root, name, size, metadata, data, low_water_bytes)
             pool = cls(root, record, DeviceMapper())
             if pool.mapper.info(record.name) is None:
                 # Looked at again when it is repeated: a path may lead to another disk by then.
-                _refuse_used(record, repeated=there is not None, force=force)
+                refuse_used(record, repeated=there is not None, force=force)
                 write_record(root, record)
                 wipe_superblock(record.metadata.open())
             pool._start()
@@ -221,7 +216,9 @@ class ThinPool:
 
     def room(self) -> PoolStatus:
         """How much of it is left."""
-        return judge_pool(self.status(), self.record)
+        status = self.status()
+        used = status.used_data_blocks * self.record.block_sectors * SECTOR
+        return judge_pool(status, self.record, self.record.data.room_below(used))
 
     def holds(self, thin_id: int) -> bool:
         """Is there a device of this id? Nothing is shown, and nothing changed."""
@@ -348,55 +345,5 @@ class ThinPool:
         # More data needs more metadata, and a pool whose metadata is full is damaged: that one first.
         for path, length in ((metadata.path, metadata_bytes(size)), (data.path, size)):
             if length > os.path.getsize(path):
-                os.truncate(path, length)
+                make_file(Path(path), length, allocate=path == metadata.path)
                 loops.refresh(Path(path))
-
-
-def _new_record(
-    root: Path, name: str, size: int, metadata: str | None, data: str | None, low_water_bytes: int | None
-) -> PoolRecord:
-    if (metadata is None) != (data is None):
-        raise InvalidName("a pool needs two block devices, or none", hint="give both --metadata and --data")
-    if metadata is not None and data is not None:
-        disks = disk_at(metadata), disk_at(data)
-        size = disks[1].size
-        backings = (
-            Backing(path=metadata, is_file=False, disk=disks[0]),
-            Backing(path=data, is_file=False, disk=disks[1]),
-        )
-    else:
-        if size < LEAST_DATA:
-            raise InvalidName(f"a pool of {size} bytes is too small", hint=f"--size of at least {LEAST_DATA}")
-        for file, length in ((METADATA_FILE, metadata_bytes(size)), (DATA_FILE, size)):
-            descriptor = os.open(root / file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                os.ftruncate(descriptor, length)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_directory(root)
-        backings = (
-            Backing(path=str(root / METADATA_FILE), is_file=True),
-            Backing(path=str(root / DATA_FILE), is_file=True),
-        )
-    return PoolRecord(
-        name=name,
-        mark=secrets.randbits(62) | 1,
-        metadata=backings[0],
-        data=backings[1],
-        low_water_bytes=size // 10 if low_water_bytes is None else low_water_bytes,
-    )
-
-
-def _refuse_used(record: PoolRecord, *, repeated: bool, force: bool) -> None:
-    """Raise PoolUnusable if something is on its disks; of a pool that was cut short its own beginning may be."""
-    for backing in (record.metadata, record.data):
-        backing.refuse_other_disk()
-    superblock = read_superblock(record.metadata.open()) if repeated else None
-    begun = superblock is not None and superblock.transaction_id in (0, record.mark)
-    for backing in (record.data,) if begun else (record.metadata, record.data):
-        if not force and not is_blank(backing.open()):
-            raise PoolUnusable(
-                f"{backing.path} holds something already, which a new pool would destroy",
-                hint="wipefs --all it if it is not needed, or give --force",
-            )

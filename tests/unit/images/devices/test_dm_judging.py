@@ -55,6 +55,22 @@ def test_a_pool_is_judged_by_its_status(change: dict[str, object], health: PoolH
     assert room.available_bytes == (status.total_data_blocks - status.used_data_blocks) * 65536
 
 
+@pytest.mark.parametrize(
+    "below, health, words",
+    [
+        (1 << 40, PoolHealth.OK, ""),
+        (99 * 65536, PoolHealth.LOW, "6488064 bytes are left below /dev/b"),
+        (65535, PoolHealth.FULL, "65535 bytes are left below /dev/b"),
+    ],
+)
+def test_a_pool_on_a_file_has_no_more_room_than_the_disk_below_it(below: int, health: PoolHealth, words: str) -> None:
+    room = judge_pool(STATUS, RECORD, below)
+
+    assert room.health is health
+    assert words in room.detail
+    assert room.available_bytes == min(below, 990 * 65536)
+
+
 def test_an_ext4_is_known_by_its_superblock() -> None:
     raw = bytearray(1024)
     raw[0x38:0x3A] = b"\x53\xef"
