@@ -147,13 +147,15 @@ def open_catalog(place: str | Path, settings: Settings) -> Catalog:
 
 
 def open_devices(place: str | Path, settings: Settings) -> Devices:
-    """The backend of the settings. Raises PoolUnusable if it has no pool yet."""
+    """The backend of the settings, where nothing hangs that a crash has left. Raises PoolUnusable if it has no pool."""
     data = _data(place, settings)
     if settings.backend is Backend.DEVICEMAPPER:
         from holdfast_images.devices.devicemapper import DeviceMapperDevices  # noqa: PLC0415 - seldom asked for
         from holdfast_images.devices.thin_pool import ThinPool  # noqa: PLC0415 - as above
 
-        return DeviceMapperDevices(data, ThinPool.open(data))
+        devices = DeviceMapperDevices(data, ThinPool.open(data))
+        devices.showing.resume_all()
+        return devices
     return DirectoryDevices(data)
 
 

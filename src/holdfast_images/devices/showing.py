@@ -114,7 +114,10 @@ class Showing:
     @contextmanager
     def looked_at(self, identity: Identity) -> Iterator[str]:
         """A node to read from: its own if it is active, else one that nothing can be written to."""
-        if self.active(identity) is not None:
+        info = self.active(identity)
+        if info is not None:
+            if info.suspended:
+                self._mapper.resume(identity.name)  # whoever reads from it would hang
             yield str(NODES / identity.name)
             return
         with self._passing_by(identity, read_only=True) as node:
