@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from holdfast import Finding
 from holdfast_images.devices.commands import CommandFailed
 from holdfast_images.devices.comparing import differences, gather_facts
@@ -320,9 +322,10 @@ class DeviceMapperDevices:
     def _found(self, name: str, identity: Identity | None, *, in_pool: bool) -> Found:
         info = self.thin_pool.mapper.info(name)
         busy = self.records.is_locked(name) or (info is not None and info.open_count > 0)
-        if identity is None or identity.name != name or not in_pool:
+        if identity is None or identity.name != name:
             return Found(name=name, health=Health.HALF_MADE, id=identity.id if identity else None, busy=busy)
-        return found_of(identity, busy=busy)
+        found = found_of(identity, busy=busy)
+        return found if in_pool else msgspec.structs.replace(found, health=Health.HALF_MADE, sealed=False)
 
     @contextmanager
     def _making(self, identity: Identity, scenario: str) -> Iterator[int]:
