@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import msgspec
 import pytest
 
 from holdfast_images.app import Images, open_devices
+from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.protocol import Device, Health
+from holdfast_images.errors import DeviceBusy
 from holdfast_images.settings import Backend, Settings
 from holdfast_images.upkeep.collecting import Collected, collect, plan
 from holdfast_images.upkeep.facts import gather
@@ -18,6 +22,7 @@ from tests.devicemapper.pools import new_pool, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
 
 SMALL = msgspec.structs.replace(ORIGIN, size=128 << 20)
+OTHER = msgspec.structs.replace(SMALL, id=9, name="thin-9")
 
 
 @pytest.fixture
@@ -87,3 +92,74 @@ def test_a_record_whose_device_is_gone_from_the_pool_is_removed_by_gc(
     }
     assert devices.found() == []
     assert devices.disagreements() == []
+
+
+def show_behind_our_back(devices: DeviceMapperDevices, thin_id: int) -> None:
+    dmsetup("create", "holder", "--table", f"0 8 thin {devices.thin_pool.numbers} {thin_id}")
+
+
+def trashed(devices: DeviceMapperDevices, device: Device) -> None:
+    """As a process leaves it that dies while it deletes."""
+    devices.create(device)
+    devices.seal(device)
+    devices.records.trash(device.name)
+
+
+def test_a_device_that_another_shows_is_busy_and_stops_nobody_from_collecting_the_rest(
+    devices: DeviceMapperDevices, tmp_path: Path
+) -> None:
+    trashed(devices, SMALL)
+    trashed(devices, OTHER)
+    show_behind_our_back(devices, SMALL.id)
+    first = devices.collect()
+    left = devices.thin_pool.ids()
+    with pytest.raises(DeviceBusy, match=rf"device {SMALL.id} of pool .* is shown as holder"):
+        devices.thin_pool.delete(SMALL.id)
+    with pytest.raises(DeviceBusy, match="is shown as holder"):
+        devices.create(SMALL)
+    dmsetup("remove", "holder")
+    second = devices.collect()
+
+    assert (first, left) == (1, [SMALL.id])
+    assert (second, devices.thin_pool.ids()) == (1, [])
+
+
+def test_a_device_that_is_shown_for_a_moment_is_deleted_after_it(devices: DeviceMapperDevices) -> None:
+    devices.thin_pool.create_thin(7)
+    show_behind_our_back(devices, 7)
+    timer = threading.Timer(0.2, dmsetup, ("remove", "holder"))
+    timer.start()
+    devices.thin_pool.delete(7, patience=20.0)
+    timer.join()
+
+    assert devices.thin_pool.ids() == []
+
+
+def test_what_cannot_be_undone_does_not_hide_why_it_was_to_be(devices: DeviceMapperDevices) -> None:
+    def fail(point: str) -> None:
+        if point == "create.thin-made":
+            show_behind_our_back(devices, SMALL.id)
+            raise RuntimeError("the disk is on fire")
+
+    set_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match="on fire"):
+            devices.create(SMALL)
+    finally:
+        set_hook(None)
+    dmsetup("remove", "holder")
+
+    assert devices.health(SMALL) is Health.ABSENT
+    assert devices.collect() == 1
+    assert devices.thin_pool.ids() == []
+
+
+def test_a_device_that_is_being_deleted_is_not_made_meanwhile(devices: DeviceMapperDevices) -> None:
+    trashed(devices, SMALL)
+    [hidden] = devices.records.leftovers()
+    with devices.records.abandoned(hidden), pytest.raises(DeviceBusy, match=f"{hidden} is in use"):
+        devices.create(SMALL)
+    devices.create(SMALL)
+
+    assert devices.thin_pool.ids() == [SMALL.id]
+    assert devices.records.leftovers() == []

@@ -38,8 +38,8 @@ from holdfast_images.devices.manifest import manifest_of
 from holdfast_images.devices.mount_points import MountedRegistry
 from holdfast_images.devices.mounting import make_private, mount_device, undo_private
 from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
-from holdfast_images.devices.registry import checked
-from holdfast_images.devices.showing import Showing, sync_block_device, sync_file_system, unmount_all
+from holdfast_images.devices.registry import MAKING, checked
+from holdfast_images.devices.showing import Showing, going_on, sync_block_device, sync_file_system, unmount_all
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace
 
@@ -58,6 +58,7 @@ class DeviceMapperDevices:
 
     def __init__(self, root: str | Path, pool: ThinPool, *, patience: float = PATIENCE) -> None:
         self.thin_pool = pool
+        self._patience = patience
         self.records = MountedRegistry(Path(root).absolute() / "devices", patience=patience)
         self.showing = Showing(pool, patience=patience)
 
@@ -293,8 +294,12 @@ class DeviceMapperDevices:
     def collect(self) -> int:
         """Everything with a hidden name that nobody has locked, and what dead processes have mounted or shown."""
         self.showing.resume_all()
-        count = sum(self._clear(hidden) for hidden in self.records.leftovers())
-        unmount_all(self.records.all_mounts(), dead_only=True)
+        count = 0
+        for hidden in self.records.leftovers():
+            with going_on(hidden):
+                count += self._clear(hidden)
+        with going_on("a mount"):
+            unmount_all(self.records.all_mounts(), dead_only=True)
         return count + self.showing.remove_dead()
 
     def disagreements(self) -> list[Finding]:
@@ -331,7 +336,8 @@ class DeviceMapperDevices:
     def _making(self, identity: Identity, scenario: str) -> Iterator[int]:
         """The hidden record of what is made; undone, in the pool too, if the making fails."""
         for hidden in self.records.leftovers_of(identity.id):
-            self._clear(hidden)
+            if hidden != MAKING + identity.name:  # which is waited for below
+                self._clear(hidden)
         with self.records.making(identity.name) as directory:
             if (leftover := read_identity(directory)) is not None:
                 self._undo(leftover)
@@ -339,28 +345,29 @@ class DeviceMapperDevices:
             try:
                 yield directory
             except Exception:
-                if self.records.is_still(directory, f".making-{identity.name}"):
-                    if (written := read_identity(directory)) is not None:
-                        self._undo(written)
-                    self.records.remove(f".making-{identity.name}")
+                if self.records.is_still(directory, MAKING + identity.name):
+                    with going_on(MAKING + identity.name):
+                        if (written := read_identity(directory)) is not None:
+                            self._undo(written)
+                        self.records.remove(MAKING + identity.name)
                 raise
 
     def _claim(self, identity: Identity, made: bool) -> None:  # noqa: FBT001 - the answer of the pool
         """An id that is there, though nothing of ours had it: it must not be undone."""
         if not made:
-            self.records.remove(f".making-{identity.name}")
+            self.records.remove(MAKING + identity.name)
             raise DeviceBusy(
                 f"the pool has a device {identity.id} that is not ours", hint="another id will be reserved"
             )
 
     def _clear(self, hidden: str) -> bool:
-        """Remove a leftover, in the pool and out of it; False if somebody works on it."""
+        """Remove a leftover, in the pool and out of it; False if it is gone. Raises DeviceBusy if somebody has it."""
         try:
             with self.records.abandoned(hidden) as identity:
                 if identity is not None:
                     self._undo(identity)
                 self.records.remove(hidden)
-        except (DeviceBusy, FileNotFoundError):
+        except FileNotFoundError:
             return False
         return True
 
@@ -370,7 +377,7 @@ class DeviceMapperDevices:
         if not there:
             self.showing.hide(identity)
         if visible is None or visible.id != identity.id:
-            self.thin_pool.delete(identity.id)
+            self.thin_pool.delete(identity.id, patience=self._patience)
 
     def _remove(self, name: str) -> None:
         with self.records.locked(name) as directory:
@@ -383,7 +390,7 @@ class DeviceMapperDevices:
             crash_point("delete.trashed")
             if identity is not None:
                 self.showing.discard(identity)
-                self.thin_pool.delete(identity.id)
+                self.thin_pool.delete(identity.id, patience=self._patience)
             crash_point("delete.half-removed")
             self.records.remove(hidden)
             crash_point("delete.removed")

@@ -11,12 +11,13 @@ import logging
 import os
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from holdfast_images.devices.dm_table import Target
-from holdfast_images.errors import ImageError
+from holdfast_images.errors import DeviceBusy, ImageError
 
 log = logging.getLogger("holdfast_images.devices")
 
@@ -41,6 +42,23 @@ class MapperError(ImageError):
     def __init__(self, code: int, command: str) -> None:
         super().__init__(f"{command}: {os.strerror(code)}")
         self.code = code
+
+
+def patiently(call: Callable[[], None], patience: float, why: Callable[[], str]) -> None:
+    """Repeat it while the kernel says EBUSY: udev and blkid open what is new, file systems are still being closed.
+
+    Raises DeviceBusy after so many seconds, with `why`.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return call()
+        except MapperError as error:
+            if error.code != errno.EBUSY:
+                raise
+            if time.monotonic() >= deadline:
+                raise DeviceBusy(why(), hint="unmount or close it; it will be tried again") from error
+        time.sleep(PAUSE)
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):

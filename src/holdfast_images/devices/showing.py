@@ -10,22 +10,21 @@ import re
 import struct
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from logging import INFO, WARNING
 from pathlib import Path
 
 from holdfast_images.devices.commands import log
-from holdfast_images.devices.dm_control import NODES, Info, MapperError
+from holdfast_images.devices.dm_control import NODES, Info, MapperError, patiently
 from holdfast_images.devices.dm_table import SECTOR, parse_thin_table, thin_target
 from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.locking import DIRECTORY
 from holdfast_images.devices.mount_points import is_live
 from holdfast_images.devices.mounting import Mount, holders_of, mount_device, mounts, unmount_point
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import DeviceBusy, DeviceLost
+from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 
-PAUSE = 0.01
 DISCARD = 0x1277
 """BLKDISCARD"""
 DISCARD_PIECE = 1 << 30
@@ -161,7 +160,9 @@ class Showing:
         """Take away what processes that are gone had shown for a moment; how much there was."""
         count = 0
         for info in self.ours():
-            if self.is_abandoned(info):
+            if not self.is_abandoned(info):
+                continue
+            with going_on(info.name):
                 for mount in reversed([mount for mount in mounts() if mount.device == info.numbers]):
                     unmount_point(mount.point)
                     Path(mount.point).rmdir()
@@ -199,20 +200,18 @@ class Showing:
             raise
 
     def _take_away(self, name: str, info: Info) -> None:
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                self._mapper.remove(name)
-                return
-            except MapperError as error:
-                if error.code != errno.EBUSY:
-                    raise
-                # udev and blkid open what is new; a file system is still being closed.
-                if time.monotonic() >= deadline:
-                    raise DeviceBusy(
-                        f"{name} is in use: {holders_of(info.numbers)}", hint="unmount or close it; it is tried again"
-                    ) from error
-            time.sleep(PAUSE)
+        patiently(
+            lambda: self._mapper.remove(name), self._patience, lambda: f"{name} is in use: {holders_of(info.numbers)}"
+        )
+
+
+@contextmanager
+def going_on(what: str) -> Iterator[None]:
+    """What cannot be removed now is found by the next look, and is no reason to leave the rest."""
+    try:
+        yield
+    except (ImageError, OSError) as error:
+        log.log(INFO if isinstance(error, DeviceBusy) else WARNING, "%s stays: %s", what, error)
 
 
 def unmount_all(ours: Iterable[Mount], *, dead_only: bool = False) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from holdfast_images.devices import loops
 from holdfast_images.devices.commands import run
 from holdfast_images.devices.disks import disk_at
-from holdfast_images.devices.dm_control import DeviceMapper, MapperError
+from holdfast_images.devices.dm_control import DeviceMapper, MapperError, patiently
 from holdfast_images.devices.dm_table import (
     MOST_METADATA,
     SECTOR,
@@ -270,20 +270,38 @@ class ThinPool:
             if error.code == errno.EEXIST:
                 return False
             raise self._explained(error) from error
-        # The kernel writes the metadata at once, but does not say whether it could.
-        status = self.status()
-        if status.mode is Mode.FAIL or status.mode is Mode.READ_ONLY or status.needs_check:
-            raise unusable(self.record.name, status)
+        self._refuse_unwritten()
         return True
 
-    def delete(self, thin_id: int) -> None:
-        """Nothing happens if there is none. Raises MapperError EBUSY while it is shown. Crash: there or not."""
+    def delete(self, thin_id: int, *, patience: float = 0.0) -> None:
+        """Nothing happens if there is none. Raises DeviceBusy while it is shown, PoolUnusable. Crash: there or not."""
+        text = f"delete {valid_thin_id(thin_id)}"
         try:
-            self.mapper.message(self.record.name, f"delete {valid_thin_id(thin_id)}")
+            patiently(
+                lambda: self.mapper.message(self.record.name, text),
+                patience,
+                lambda: f"device {thin_id} of pool {self.record.name} is shown as {self._names_of(thin_id)}",
+            )
         except MapperError as error:
             if error.code == errno.ENODATA:
                 return
             raise self._explained(error) from error
+        self._refuse_unwritten()
+
+    def _refuse_unwritten(self) -> None:
+        """The kernel writes the metadata at once, but does not say whether it could."""
+        status = self.status()
+        if status.mode is Mode.FAIL or status.mode is Mode.READ_ONLY or status.needs_check:
+            raise unusable(self.record.name, status)
+
+    def _names_of(self, thin_id: int) -> str:
+        found, wanted = [], f"{self.numbers} {thin_id}"
+        for name in self.mapper.names():
+            try:
+                found += [name for target in self.mapper.table(name) if (target.kind, target.text) == ("thin", wanted)]
+            except MapperError:
+                continue  # taken away meanwhile
+        return " and ".join(found) or "something that has just gone"
 
     def _explained(self, error: MapperError) -> ImageError:
         """A pool that cannot be written to answers everything with EINVAL or EOPNOTSUPP: that is not our argument's."""

@@ -198,7 +198,7 @@ def _collected_remains(images: Images, actions: Sequence[Action]) -> Iterator[Co
     images.devices.collect()
     left = {each.subject for each in images.devices.disagreements()} if actions else set()
     for action in actions:
-        reason = "somebody works on it" if action.subject in left else ""
+        reason = "somebody works on it, or the log says what failed" if action.subject in left else ""
         yield Collected(action=action, removed=not reason, reason=reason)
 
 
