@@ -163,3 +163,35 @@ def test_a_device_that_is_being_deleted_is_not_made_meanwhile(devices: DeviceMap
 
     assert devices.thin_pool.ids() == [SMALL.id]
     assert devices.records.leftovers() == []
+
+
+def test_a_device_whose_record_cannot_be_read_is_made_anew_under_its_id(devices: DeviceMapperDevices) -> None:
+    sealed_small(devices)
+    devices.snapshot(SMALL, SNAPSHOT)
+    for device in (SMALL, SNAPSHOT):
+        (devices.records.home / device.name / "identity.json").write_text("{")
+    devices.create(SMALL)
+    fill(devices.mount(SMALL))
+    devices.seal(SMALL)
+    devices.snapshot(SMALL, SNAPSHOT)
+
+    devices.verify(SNAPSHOT, deep=True)
+    assert devices.thin_pool.ids() == [SNAPSHOT.id, SMALL.id]
+    assert devices.disagreements() == []
+
+
+def test_a_record_that_cannot_be_read_frees_the_id_that_was_reserved_for_it_and_no_other(
+    devices: DeviceMapperDevices, tmp_path: Path
+) -> None:
+    with Images.open(tmp_path / "state", Settings(backend=Backend.DEVICEMAPPER, data=str(tmp_path))) as images:
+        images.catalog.reserve_device_id("box", [SMALL.id])
+    for device in (msgspec.structs.replace(SMALL, id=0, name="thin-0"), SMALL, OTHER):
+        devices.create(device)
+        devices.seal(device)
+        if device.id:
+            (devices.records.home / device.name / "identity.json").write_text("{")
+    done = {each.action.subject: each.removed for each in collected(tmp_path)}
+
+    assert done == {"thin-0": True, SMALL.name: True, OTHER.name: True}
+    assert devices.thin_pool.ids() == [OTHER.id], "nobody knows whose it is"
+    assert devices.records.names() == []

@@ -37,7 +37,7 @@ from holdfast_images.devices.locking import DIRECTORY, is_locked
 from holdfast_images.devices.manifest import manifest_of
 from holdfast_images.devices.mount_points import MountedRegistry
 from holdfast_images.devices.mounting import make_private, mount_device, undo_private
-from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
+from holdfast_images.devices.protocol import NO_ID, Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
 from holdfast_images.devices.registry import MAKING, checked
 from holdfast_images.devices.showing import Showing, going_on, sync_block_device, sync_file_system, unmount_all
 from holdfast_images.devices.thin_pool import ThinPool
@@ -139,7 +139,7 @@ class DeviceMapperDevices:
         if health is Health.FOREIGN:
             raise foreign(device)
         if health is Health.HALF_MADE:
-            self._remove(device.name)
+            self._remove(device)
         self._refuse_full()
         identity = identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
         with self._making(identity, "create") as directory:
@@ -219,7 +219,7 @@ class DeviceMapperDevices:
         if health is Health.FOREIGN:
             raise foreign(snapshot)
         if health is Health.HALF_MADE:
-            self._remove(snapshot.name)
+            self._remove(snapshot)
         self._refuse_full()
         self.verify(origin)
         with self.records.locked(origin.name, exclusive=False) as source:
@@ -287,7 +287,7 @@ class DeviceMapperDevices:
             raise foreign(device)
         if health is not Health.ABSENT:
             try:
-                self._remove(device.name)
+                self._remove(device)
             except DeviceLost:
                 pass  # another was faster, and it is gone
 
@@ -379,11 +379,12 @@ class DeviceMapperDevices:
         if visible is None or visible.id != identity.id:
             self.thin_pool.delete(identity.id, patience=self._patience)
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, device: Device) -> None:
+        name = device.name
         with self.records.locked(name) as directory:
             self._unmount(name, dead_only=True)
             self._refuse_mounted(name)
-            identity = read_identity(directory)
+            identity = read_identity(directory) or self._recorded_again(device, directory)
             if identity is not None:
                 self.showing.hide(identity)
             hidden = self.records.trash(name)
@@ -394,6 +395,15 @@ class DeviceMapperDevices:
             crash_point("delete.half-removed")
             self.records.remove(hidden)
             crash_point("delete.removed")
+
+    def _recorded_again(self, device: Device, directory: int) -> Identity | None:
+        """In the place of a record that cannot be read, by what was reserved: or else its id would stay in the pool."""
+        others = (self.records.read(name)[1] for name in self.records.names() if name != device.name)
+        if device.id == NO_ID or any(other is not None and other.id == device.id for other in others):
+            return None
+        identity = identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
+        write_identity(directory, identity)
+        return identity
 
     def _mount(self, identity: Identity, node: str) -> Path:
         point = self.records.point_of(identity.name)

@@ -54,7 +54,7 @@ def read_identity(directory: int) -> Identity | None:
         os.close(descriptor)
 
 
-def write_identity(directory: int, identity: Identity, *, point: str) -> None:
+def write_identity(directory: int, identity: Identity, *, point: str | None = None) -> None:
     """Replace what the directory says. Crash: it says the old or the new; a file set aside is written over."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(ASIDE, flags, 0o600, dir_fd=directory)
@@ -63,7 +63,8 @@ def write_identity(directory: int, identity: Identity, *, point: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    crash_point(point)
+    if point is not None:
+        crash_point(point)
     os.rename(ASIDE, IDENTITY, src_dir_fd=directory, dst_dir_fd=directory)
     os.fsync(directory)
 

@@ -19,6 +19,8 @@ import msgspec
 from holdfast import Finding
 
 MOST_DEVICE_ID = (1 << 24) - 1
+NO_ID = -1
+"""Of a device whose record cannot be read, and that nothing was reserved for."""
 COLLECTED = frozenset({"leftover", "abandoned-look", "abandoned-mount"})
 """Codes of the disagreements that `collect` ends."""
 

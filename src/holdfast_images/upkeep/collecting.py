@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Reservation
-from holdfast_images.devices.protocol import COLLECTED, Device, Found, Kind
+from holdfast_images.devices.protocol import COLLECTED, NO_ID, Device, Found, Kind
 from holdfast_images.errors import ImageError
 from holdfast_images.model import valid_image_id
 from holdfast_images.source.partial import remove_partials
@@ -85,6 +85,7 @@ def _devices(facts: Facts) -> Iterator[Action]:
             continue
         reservation = reserved.get(found.id) if found.id is not None else names.get(found.name)
         reservation = reservation or _reserved_by_name(facts, found)
+        device_id = reservation.device_id if found.id is None and reservation else found.id
         image_id = reservation.image_id if reservation else ""
         if not _is_worked_on(facts, image_id, found.name):
             yield Action(
@@ -92,7 +93,7 @@ def _devices(facts: Facts) -> Iterator[Action]:
                 subject=found.name,
                 why=f"{found.health}, in no row and of no unfinished job",
                 image_id=image_id,
-                device_id=found.id,
+                device_id=device_id,
                 uuid=found.uuid or "",
             )
 
@@ -223,7 +224,8 @@ def _remove(images: Images, action: Action) -> bool:
         case Leftover.LOCK:
             return catalog.release_image_lock(action.image_id, action.subject)
         case Leftover.DEVICE | Leftover.SNAPSHOT:
-            images.devices.delete(Device(id=action.device_id or 0, name=action.subject, uuid=action.uuid))
+            device_id = NO_ID if action.device_id is None else action.device_id
+            images.devices.delete(Device(id=device_id, name=action.subject, uuid=action.uuid))
             if action.image_id and action.device_id is not None:
                 catalog.release_reservation(action.image_id, action.device_id)
         case Leftover.RESERVATION:

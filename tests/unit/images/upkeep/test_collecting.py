@@ -168,6 +168,15 @@ def test_a_half_made_device_that_cannot_say_its_id_is_known_by_its_name() -> Non
     assert planned(found=(half,)) == [(Leftover.DEVICE, "thin-7")]
 
 
+def test_a_half_made_device_is_removed_under_the_id_that_was_reserved_for_it() -> None:
+    half = device(health=Health.HALF_MADE, id=None, uuid=None, kind=None)
+    [reserved_action] = plan(Facts(now=AT, found=(half,), reservations=(reserved(7),)))
+    [unknown_action] = plan(Facts(now=AT, found=(half,)))
+
+    assert reserved_action.device_id == 7
+    assert unknown_action.device_id is None
+
+
 def test_a_snapshot_that_is_being_deactivated_stays() -> None:
     assert planned(found=(taken(),), work=(Work(job_id="j", snapshot_name="snap-a"),)) == []
 
