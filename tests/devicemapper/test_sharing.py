@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from holdfast_images.devices import mounting
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.dm_table import thin_target
+from holdfast_images.devices.process_marks import this_process
+from holdfast_images.devices.protocol import Device
 from tests.support.images.device_backends import ORIGIN
 
 FIRST = msgspec.structs.replace(ORIGIN, size=128 << 20)
@@ -49,3 +53,28 @@ def test_two_first_mounts_at_once_hide_nothing_from_each_other(
     assert len(points) == 2
     assert seen == 1, "one bind, through which both are seen"
     assert [each.files for each in usage] == [2, 2], "lost+found, and the file"
+
+
+def test_a_look_of_a_dead_process_is_known_when_another_has_got_its_number(devices: DeviceMapperDevices) -> None:
+    pool = devices.thin_pool
+    pool.create_thin(1)
+    mine = re.fullmatch(r"(\d+)-(\d+)", this_process())
+    assert mine is not None
+    for start in (mine[2], "1"):
+        uuid = f"{pool.prefix}look-{mine[1]}-{start}-1"
+        pool.mapper.create(f"look-{start}", uuid, thin_target(pool.numbers, 1, 4096), read_only=True)
+    count = devices.showing.remove_dead()
+
+    assert count == 1
+    assert "look-1" not in pool.mapper.names()
+    assert f"look-{mine[2]}" in pool.mapper.names(), "its process lives"
+
+
+def test_a_snapshot_is_not_taken_for_a_look_by_its_name(devices: DeviceMapperDevices) -> None:
+    devices.create(FIRST)
+    devices.seal(FIRST)
+    snapshot = Device(id=5, name=f"{devices.thin_pool.record.name}-look-999999-1", uuid=FIRST.uuid, size=FIRST.size)
+    devices.snapshot(FIRST, snapshot)
+
+    assert devices.collect() == 0
+    devices.verify(snapshot)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from holdfast_images.devices.mounting import Mount, mounts
+from holdfast_images.devices.process_marks import is_alive, this_process
 from holdfast_images.devices.registry import Registry, checked
 
 MOUNTS = "mounts"
@@ -17,7 +18,7 @@ class MountedRegistry(Registry):
 
     def point_of(self, name: str) -> Path:
         """Where this process mounts a device."""
-        return self.home / checked(name) / MOUNTS / _this_process()
+        return self.home / checked(name) / MOUNTS / this_process()
 
     def mounts_of(self, name: str) -> list[Mount]:
         """Our mounts of a device, every process's, the newest last."""
@@ -30,19 +31,4 @@ class MountedRegistry(Registry):
 
 def is_live(point: str) -> bool:
     """Does the process live that has mounted something here?"""
-    owner = os.path.basename(point)
-    return owner == _process_mark(owner.partition("-")[0])
-
-
-def _this_process() -> str:
-    return _process_mark(str(os.getpid()))
-
-
-def _process_mark(process: str) -> str:
-    """A number of a process and when it began: numbers are used again."""
-    try:
-        with open(f"/proc/{int(process)}/stat", "rb") as file:
-            # The name, in parentheses, may hold anything; the 20th field after it is the time of its start.
-            return f"{process}-{file.read().rpartition(b')')[2].split()[19].decode()}"
-    except (OSError, ValueError):
-        return ""
+    return is_alive(os.path.basename(point))

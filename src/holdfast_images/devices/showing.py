@@ -22,6 +22,7 @@ from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.locking import DIRECTORY
 from holdfast_images.devices.mount_points import is_live
 from holdfast_images.devices.mounting import Mount, holders_of, mount_device, mounts, unmount_point
+from holdfast_images.devices.process_marks import is_alive, this_process
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 
@@ -39,17 +40,17 @@ class Showing:
         self._pool = pool
         self._mapper = pool.mapper
         self._patience = patience
-        self._prefix = f"HOLDFAST-{pool.record.mark:016x}-"
-        self._passing = re.compile(re.escape(pool.record.name) + r"-(?:look|probe)-(\d+)-\d+")
+        self._prefix = pool.prefix
+        self._passing = re.compile(re.escape(pool.prefix) + r"(?:look|probe)-(\d+-\d+)-\d+")
 
     def is_passing(self, info: Info) -> bool:
         """Is it shown for a moment only?"""
-        return self._passing.fullmatch(info.name) is not None
+        return self._passing.fullmatch(info.uuid) is not None
 
     def is_abandoned(self, info: Info) -> bool:
         """Was it shown for a moment by a process that is gone?"""
-        passing = self._passing.fullmatch(info.name)
-        return passing is not None and not os.path.exists(f"/proc/{passing[1]}")
+        passing = self._passing.fullmatch(info.uuid)
+        return passing is not None and not is_alive(passing[1])
 
     def ours(self) -> Iterator[Info]:
         """Every device of the pool that is shown, the pool itself among them."""
@@ -177,7 +178,7 @@ class Showing:
 
     @contextmanager
     def _passing_by(self, identity: Identity, *, read_only: bool) -> Iterator[str]:
-        whose = f"look-{os.getpid()}-{threading.get_ident()}"
+        whose = f"look-{this_process()}-{threading.get_ident()}"
         name = f"{self._pool.record.name}-{whose}"
         info = self._create(name, f"{self._prefix}{whose}", identity, read_only=read_only)
         try:

@@ -42,6 +42,7 @@ from holdfast_images.devices.pool_record import (
     wipe_superblock,
     write_record,
 )
+from holdfast_images.devices.process_marks import this_process
 from holdfast_images.devices.protocol import PoolStatus
 from holdfast_images.errors import ImageError, InvalidName, NoSpace, PoolUnusable
 
@@ -57,7 +58,9 @@ class ThinPool:
         self._root = root
         self.record = record
         self.mapper = mapper
-        self.uuid = f"HOLDFAST-{record.mark:016x}-pool"
+        self.prefix = f"HOLDFAST-{record.mark:016x}-"
+        """Of the UUIDs of all its devices."""
+        self.uuid = f"{self.prefix}pool"
         """The device mapper's name for it; LVM and multipath leave alone what they have not named."""
 
     # --- making and finding ---
@@ -222,10 +225,10 @@ class ThinPool:
 
     def holds(self, thin_id: int) -> bool:
         """Is there a device of this id? Nothing is shown, and nothing changed."""
-        whose = f"probe-{os.getpid()}-{threading.get_ident()}"
+        whose = f"probe-{this_process()}-{threading.get_ident()}"
         try:
             self.mapper.probe(
-                f"{self.record.name}-{whose}", f"{self.uuid}-{whose}", thin_target(self.numbers, thin_id, SECTOR)
+                f"{self.record.name}-{whose}", f"{self.prefix}{whose}", thin_target(self.numbers, thin_id, SECTOR)
             )
         except MapperError as error:
             if error.code in (errno.ENODATA, errno.ENOENT):
