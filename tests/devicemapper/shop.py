@@ -67,8 +67,8 @@ def content_of(devices: DeviceMapperDevices, name: str) -> dict[str, object]:
     """Every file of a device, by a look that changes nothing."""
     _, identity = devices.records.read(name)
     assert identity is not None, f"{name} has no record"
-    with devices.showing.looked_through(identity) as (_, point):
-        tree = tree_of(Path(os.environ.get("TMPDIR", "/tmp")) / point)
+    with devices.showing.looked_through(identity) as (parent, point):
+        tree = tree_of(Path(f"/proc/self/fd/{parent}", point))
     tree.pop("lost+found", None)
     return tree
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_table import thin_target
 from holdfast_images.devices.process_marks import this_process
 from holdfast_images.devices.protocol import Device
+from holdfast_images.errors import DeviceBusy
 from tests.support.images.device_backends import ORIGIN
 
 FIRST = msgspec.structs.replace(ORIGIN, size=128 << 20)
@@ -78,3 +80,41 @@ def test_a_snapshot_is_not_taken_for_a_look_by_its_name(devices: DeviceMapperDev
 
     assert devices.collect() == 0
     devices.verify(snapshot)
+
+
+def test_what_is_looked_through_is_open_to_nobody_else(devices: DeviceMapperDevices) -> None:
+    devices.create(FIRST)
+    devices.seal(FIRST)
+    _, identity = devices.records.read(FIRST.name)
+    assert identity is not None
+    with devices.showing.looked_through(identity) as (parent, name):
+        place = Path(os.readlink(f"/proc/self/fd/{parent}"))
+        [line] = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{place}/{name} " in line]
+        mode = place.stat().st_mode & 0o777
+
+    assert place == devices.records.home
+    assert mode == 0o700
+    assert "shared:" not in line
+    assert not (place / name).exists()
+    assert devices.found()[0].name == FIRST.name
+
+
+def test_a_look_that_somebody_is_in_is_busy_and_the_next_one_ends_it(devices: DeviceMapperDevices) -> None:
+    devices.create(FIRST)
+    devices.seal(FIRST)
+    _, identity = devices.records.read(FIRST.name)
+    assert identity is not None
+    with pytest.raises(DeviceBusy, match="is in use"), devices.showing.looked_through(identity) as (parent, name):
+        visitor = os.open(name, os.O_RDONLY, dir_fd=parent)
+    os.close(visitor)
+    devices.verify(FIRST, deep=True)
+
+    assert [path.name for path in devices.records.home.iterdir()] == [FIRST.name]
+
+
+def test_the_place_of_a_look_goes_with_its_process(devices: DeviceMapperDevices) -> None:
+    (devices.records.home / ".look-1-1-1").mkdir()
+    (devices.records.home / f".look-{this_process()}-1").mkdir()
+    devices.collect()
+
+    assert [path.name for path in devices.records.home.iterdir()] == [f".look-{this_process()}-1"]

@@ -60,7 +60,7 @@ class DeviceMapperDevices:
         self.thin_pool = pool
         self._patience = patience
         self.records = MountedRegistry(Path(root).absolute() / "devices", patience=patience)
-        self.showing = Showing(pool, patience=patience)
+        self.showing = Showing(pool, home=self.records.home, patience=patience)
 
     @classmethod
     def open(cls, root: str | Path, *, patience: float = PATIENCE) -> DeviceMapperDevices:

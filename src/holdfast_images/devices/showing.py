@@ -8,7 +8,6 @@ import fcntl
 import os
 import re
 import struct
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,11 +20,12 @@ from holdfast_images.devices.dm_table import SECTOR, parse_thin_table, thin_targ
 from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.locking import DIRECTORY
 from holdfast_images.devices.mount_points import is_live
-from holdfast_images.devices.mounting import Mount, holders_of, mount_device, mounts, unmount_point
+from holdfast_images.devices.mounting import Mount, holders_of, make_private, mount_device, mounts, unmount_point
 from holdfast_images.devices.process_marks import is_alive, this_process
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 
+LOOK = ".look-"
 DISCARD = 0x1277
 """BLKDISCARD"""
 DISCARD_PIECE = 1 << 30
@@ -36,8 +36,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Showing:
     """What of a pool is shown, and how it is taken away again."""
 
-    def __init__(self, pool: ThinPool, *, patience: float) -> None:
+    def __init__(self, pool: ThinPool, *, home: Path, patience: float) -> None:
         self._pool = pool
+        self._home = home
         self._mapper = pool.mapper
         self._patience = patience
         self._prefix = pool.prefix
@@ -125,21 +126,29 @@ class Showing:
 
     @contextmanager
     def looked_through(self, identity: Identity) -> Iterator[tuple[int, str]]:
-        """(descriptor, name) of a directory with its content; not even its journal is written to."""
-        point = Path(tempfile.mkdtemp(prefix="holdfast-look-"))
+        """(descriptor, name) of a directory with its content, for us alone; not even its journal is written to."""
+        name = f"{LOOK}{this_process()}-{threading.get_ident()}"
+        make_private(self._home)
+        (self._home / name).mkdir(mode=0o700, exist_ok=True)
+        parent = os.open(self._home, DIRECTORY)
         try:
             with self._passing_by(identity, read_only=True) as node:
-                mount_device(node, point, read_only=True, options="noload")
+                mount_device(node, self._home / name, read_only=True, options="noload")
                 try:
-                    parent = os.open(point.parent, DIRECTORY)
-                    try:
-                        yield parent, point.name
-                    finally:
-                        os.close(parent)
+                    yield parent, name
                 finally:
-                    unmount_point(str(point))
+                    self._end_look(name)
+            os.rmdir(name, dir_fd=parent)
         finally:
-            point.rmdir()
+            os.close(parent)
+
+    def _end_look(self, name: str) -> None:
+        try:
+            unmount_point(str(self._home / name))
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            raise DeviceBusy(f"somebody is in {self._home / name}", hint="it will be tried again") from error
 
     def discard(self, identity: Identity) -> None:
         """Tell the disk below that nothing in it is needed: deleting alone frees nothing there. As far as it goes."""
@@ -164,11 +173,12 @@ class Showing:
             if not self.is_abandoned(info):
                 continue
             with going_on(info.name):
-                for mount in reversed([mount for mount in mounts() if mount.device == info.numbers]):
-                    unmount_point(mount.point)
-                    Path(mount.point).rmdir()
-                self._take_away(info.name, info)
+                self._end_passing(info)
                 count += 1
+        for point in self._home.glob(f"{LOOK}*"):
+            if not is_alive(point.name.removeprefix(LOOK).rpartition("-")[0]):
+                with going_on(str(point)):
+                    point.rmdir()
         return count
 
     # --- inside ---
@@ -180,11 +190,18 @@ class Showing:
     def _passing_by(self, identity: Identity, *, read_only: bool) -> Iterator[str]:
         whose = f"look-{this_process()}-{threading.get_ident()}"
         name = f"{self._pool.record.name}-{whose}"
+        if (left := self._mapper.info(name)) is not None:
+            self._end_passing(left)  # somebody was in it when this thread had looked before
         info = self._create(name, f"{self._prefix}{whose}", identity, read_only=read_only)
         try:
             yield str(NODES / name)
         finally:
             self._take_away(name, info)
+
+    def _end_passing(self, info: Info) -> None:
+        for mount in reversed([mount for mount in mounts() if mount.device == info.numbers]):
+            unmount_point(mount.point)
+        self._take_away(info.name, info)
 
     def _create(self, name: str, uuid: str, identity: Identity, *, read_only: bool = False) -> Info:
         target = thin_target(self._pool.numbers, identity.id, identity.size)
