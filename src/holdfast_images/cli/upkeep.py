@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ from holdfast_images.cli.opening import data_option, opened_images
 from holdfast_images.devices.protocol import COLLECTED
 from holdfast_images.upkeep.collecting import DAY, Collected, collect, plan
 from holdfast_images.upkeep.facts import gather
-from holdfast_images.upkeep.verifying import check_pool, leftovers, verify_catalog, verify_image
+from holdfast_images.upkeep.verifying import check_pool, checked, leftovers, verify_catalog, verify_image
 
 
 @click.command(cls=Command)
@@ -67,13 +67,18 @@ def verify_system(settings: Settings, /, deep: bool, **flags: Any) -> int:
     return show_findings(settings, findings)
 
 
-def _findings(images: Images, *, deep: bool) -> list[Finding]:
-    facts = gather(images)
-    found = [*verify_catalog(images), *check_pool(images.devices.pool())]
-    found += [each for each in facts.disagreements if each.code not in COLLECTED]
+def _findings(images: Images, *, deep: bool) -> Iterator[Finding]:
+    yield from verify_catalog(images)
+    yield from check_pool(images.devices.pool())
     for image in images.catalog.list_images():
-        found += verify_image(images, image, deep=deep)
-    return [*found, *leftovers(plan(facts))]
+        yield from verify_image(images, image, deep=deep)
+    yield from checked("the backend", _left_over(images))
+
+
+def _left_over(images: Images) -> Iterator[Finding]:
+    facts = gather(images)
+    yield from (each for each in facts.disagreements if each.code not in COLLECTED)
+    yield from leftovers(plan(facts))
 
 
 def _tell_kept(settings: Settings, kept: Sequence[Collected]) -> None:

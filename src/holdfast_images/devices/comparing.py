@@ -12,6 +12,7 @@ from holdfast_images.devices import loops
 from holdfast_images.devices.mount_points import MountedRegistry, is_live
 from holdfast_images.devices.showing import Showing
 from holdfast_images.devices.thin_pool import ThinPool
+from holdfast_images.errors import ImageError
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,8 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
     in_pool: frozenset[int] = frozenset()
+    unlisted: str = ""
+    """Why the pool does not say what is in it."""
     shown: tuple[Shown, ...] = ()
     abandoned_mounts: tuple[str, ...] = ()
     loop_devices: dict[str, tuple[str, ...]] = {}
@@ -46,13 +49,15 @@ def gather_facts(records: MountedRegistry, thin_pool: ThinPool, showing: Showing
         else:
             recorded[identity.id] = name
         abandoned += [mount.point for mount in records.mounts_of(name) if not is_live(mount.point)]
+    in_pool, unlisted = _listed(thin_pool)
     record = thin_pool.record
     files = [backing.path for backing in (record.metadata, record.data) if backing.is_file]
     return PoolFacts(
         recorded=recorded,
         unreadable=tuple(unreadable),
         leftovers=tuple(name for name in records.leftovers() if not records.is_locked(name)),
-        in_pool=frozenset(thin_pool.ids()),
+        in_pool=in_pool,
+        unlisted=unlisted,
         shown=tuple(
             Shown(name=info.name, suspended=info.suspended, passing=showing.is_abandoned(info))
             for info in showing.ours()
@@ -63,17 +68,16 @@ def gather_facts(records: MountedRegistry, thin_pool: ThinPool, showing: Showing
     )
 
 
+def _listed(thin_pool: ThinPool) -> tuple[frozenset[int], str]:
+    try:
+        return frozenset(thin_pool.ids()), ""
+    except ImageError as error:
+        return frozenset(), str(error)
+
+
 def differences(facts: PoolFacts) -> Iterator[Finding]:
     """Everything that does not agree. Pure."""
-    for thin_id in sorted(facts.recorded.keys() - facts.in_pool):
-        yield _difference("device-lost", facts.recorded[thin_id], f"the pool has no device {thin_id}")
-    if not facts.leftovers:
-        for thin_id in sorted(facts.in_pool - facts.recorded.keys()):
-            yield _difference(
-                "unknown-id",
-                f"id {thin_id}",
-                "in the pool, and nothing of ours: it stays, and takes its room",
-            )
+    yield from _differing_ids(facts)
     for name in facts.unreadable:
         yield _difference("unreadable-record", name, "its record cannot be read: holdfast gc")
     for name in facts.leftovers:
@@ -92,6 +96,21 @@ def differences(facts: PoolFacts) -> Iterator[Finding]:
         if len(nodes) != 1:
             shown_by = " and ".join(nodes) or "no loop device"
             yield _difference("loop-devices", file, f"shown by {shown_by}: it must be one")
+
+
+def _differing_ids(facts: PoolFacts) -> Iterator[Finding]:
+    if facts.unlisted:
+        yield _difference("pool-unlisted", "pool", facts.unlisted)
+        return
+    for thin_id in sorted(facts.recorded.keys() - facts.in_pool):
+        yield _difference("device-lost", facts.recorded[thin_id], f"the pool has no device {thin_id}")
+    if not facts.leftovers:
+        for thin_id in sorted(facts.in_pool - facts.recorded.keys()):
+            yield _difference(
+                "unknown-id",
+                f"id {thin_id}",
+                "in the pool, and nothing of ours: it stays, and takes its room",
+            )
 
 
 def _difference(code: str, subject: str, message: str) -> Finding:

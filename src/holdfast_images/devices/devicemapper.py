@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import Finding
-from holdfast_images.devices.commands import CommandFailed
+from holdfast_images.devices.commands import CommandFailed, log
 from holdfast_images.devices.comparing import differences, gather_facts
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.dm_control import NODES
@@ -41,7 +41,7 @@ from holdfast_images.devices.protocol import NO_ID, Device, Found, Health, Kind,
 from holdfast_images.devices.registry import MAKING, checked
 from holdfast_images.devices.showing import Showing, going_on, sync_block_device, sync_file_system, unmount_all
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace
+from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace, PoolUnusable
 
 PATIENCE = 5.0
 DEFAULT_SIZE = 10 << 30
@@ -111,14 +111,22 @@ class DeviceMapperDevices:
     def found(self) -> list[Found]:
         """Everything with a visible record."""
         records = [(name, *self.records.read(name)) for name in self.records.names()]
-        ids = {identity.id for _, _, identity in records if identity is not None}
-        # One look at all of the pool's metadata costs as much as some at single devices.
-        ids &= set(self.thin_pool.ids()) if len(ids) > MANY else {one for one in ids if self.thin_pool.holds(one)}
+        ids = self._in_pool({identity.id for _, _, identity in records if identity is not None})
         return [
             self._found(name, identity, in_pool=identity is not None and identity.id in ids)
             for name, there, identity in records
             if there
         ]
+
+    def _in_pool(self, ids: set[int]) -> set[int]:
+        """Those of them that the pool has."""
+        # One look at all of the pool's metadata costs as much as some at single devices.
+        if len(ids) > MANY:
+            try:
+                return ids & set(self.thin_pool.ids())
+            except PoolUnusable as error:
+                log.warning("asking for each device: %s", error)  # which a pool that is read-only still answers
+        return {one for one in ids if self.thin_pool.holds(one)}
 
     def usage(self, device: Device) -> Usage:
         """By a walk through all of it."""
@@ -439,8 +447,10 @@ class DeviceMapperDevices:
 
     def _refuse_full(self) -> None:
         room = self.pool()
-        if room.health not in (PoolHealth.OK, PoolHealth.LOW):
+        if room.health is PoolHealth.FULL:
             raise NoSpace(f"nothing can be made: {room.detail}", hint="holdfast gc, or holdfast pool extend")
+        if room.health not in (PoolHealth.OK, PoolHealth.LOW):
+            raise PoolUnusable(f"nothing can be made: {room.detail}", hint="holdfast pool status, holdfast pool check")
 
     def _digested(self, identity: Identity) -> tuple[str, Usage]:
         """What is in a device: in a mount that is there, or in one to look through, which changes nothing."""

@@ -106,6 +106,11 @@ class DeviceMapper:
             raise
         return header
 
+    def numbers(self, name: str) -> str:
+        """The major:minor of a device. Raises MapperError ENXIO if there is none."""
+        header, _ = self._call(_INFO, name, f"dmsetup info {name}")
+        return header.numbers
+
     def names(self) -> list[str]:
         """Every mapped device, ours or not."""
         _, data = self._call(_LIST, "", "dmsetup ls")

@@ -10,7 +10,9 @@ import errno
 import os
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -48,6 +50,7 @@ from holdfast_images.errors import ImageError, InvalidName, NoSpace, PoolUnusabl
 
 POOL_NAME = "holdfast-pool"
 
+T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -200,22 +203,23 @@ class ThinPool:
     @property
     def numbers(self) -> str:
         """Its major:minor, as tables of its devices name it."""
-        info = self.mapper.info(self.record.name)
-        if info is None:
-            raise PoolUnusable(f"pool {self.record.name} was taken away", hint="start again, and it is put to use")
-        return info.numbers
+        return self._put_to_use(lambda: self.mapper.numbers(self.record.name))
 
     def status(self) -> ThinPoolStatus:
         """What the kernel says of it, without a flush."""
-        try:
-            [target] = self.mapper.status(self.record.name)
-        except MapperError as error:
-            if error.code == errno.ENXIO:
-                raise PoolUnusable(
-                    f"pool {self.record.name} was taken away", hint="start again, and it is put to use"
-                ) from error
-            raise
+        [target] = self._put_to_use(lambda: self.mapper.status(self.record.name))
         return parse_thin_pool_status(target.text)
+
+    def _put_to_use(self, call: Callable[[], T]) -> T:
+        """The answer of the pool, which is started again if somebody has taken it away, as a check of it does."""
+        try:
+            return call()
+        except MapperError as error:
+            if error.code != errno.ENXIO:
+                raise
+        with alone(self._root):
+            self._start()
+        return call()
 
     def room(self) -> PoolStatus:
         """How much of it is left."""
@@ -239,18 +243,27 @@ class ThinPool:
     def ids(self) -> list[int]:
         """Every device in the pool, whoever made it; read from a frozen copy of its metadata, so in the midst of work.
 
+        Raises PoolUnusable if no copy can be made, as in a pool that is read-only.
         Crash: the copy stays, and the next call replaces it.
         """
+        self.status()  # which puts it to use, if it is not
+        try:
+            with alone(self._root):
+                return self._listed()
+        except MapperError as error:
+            raise self._explained(error) from error
+
+    def _listed(self) -> list[int]:
         name = self.record.name
-        with alone(self._root):
-            if self.status().held_root is not None:
-                self.mapper.message(name, "release_metadata_snap")
-            self.mapper.message(name, "reserve_metadata_snap")
-            try:
-                node = self.record.metadata.open()
-                answer = run("thin_ls", "--metadata-snap", "--no-headers", "--format", "DEV", node)
-            finally:
-                self.mapper.message(name, "release_metadata_snap")
+        [target] = self.mapper.status(name)
+        if parse_thin_pool_status(target.text).held_root is not None:
+            self.mapper.message(name, "release_metadata_snap")
+        self.mapper.message(name, "reserve_metadata_snap")
+        try:
+            node = self.record.metadata.open()
+            answer = run("thin_ls", "--metadata-snap", "--no-headers", "--format", "DEV", node)
+        finally:
+            self.mapper.message(name, "release_metadata_snap")
         return sorted(int(word) for word in answer.output.split())
 
     # --- its devices ---
@@ -268,7 +281,7 @@ class ThinPool:
 
     def _make(self, text: str) -> bool:
         try:
-            self.mapper.message(self.record.name, text)
+            self._tell(text)
         except MapperError as error:
             if error.code == errno.EEXIST:
                 return False
@@ -281,7 +294,7 @@ class ThinPool:
         text = f"delete {valid_thin_id(thin_id)}"
         try:
             patiently(
-                lambda: self.mapper.message(self.record.name, text),
+                lambda: self._tell(text),
                 patience,
                 lambda: f"device {thin_id} of pool {self.record.name} is shown as {self._names_of(thin_id)}",
             )
@@ -290,6 +303,9 @@ class ThinPool:
                 return
             raise self._explained(error) from error
         self._refuse_unwritten()
+
+    def _tell(self, text: str) -> None:
+        self._put_to_use(lambda: self.mapper.message(self.record.name, text))
 
     def _refuse_unwritten(self) -> None:
         """The kernel writes the metadata at once, but does not say whether it could."""

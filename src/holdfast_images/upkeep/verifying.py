@@ -9,7 +9,7 @@ from holdfast import Finding, Severity
 from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Image, Snapshot, UnpackedImage, Verification
 from holdfast_images.devices.protocol import Device, Found, PoolHealth, PoolStatus
-from holdfast_images.errors import DeviceLost
+from holdfast_images.errors import DeviceLost, ImageError
 from holdfast_images.model import Fingerprint
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 from holdfast_images.upkeep.collecting import Action
@@ -28,9 +28,17 @@ def verify_image(images: Images, image: Image, *, deep: bool) -> Iterator[Findin
         yield from check_file(image, known, *_file_facts(Path(image.local_path), deep=deep))
     unpacked = images.catalog.get_unpacked_image_by_id(image.image_id)
     if unpacked is not None:
-        yield from _verify_device(images, unpacked, deep=deep)
+        yield from checked(f"image {image.image_id}", _verify_device(images, unpacked, deep=deep))
     for snapshot in images.catalog.get_snapshots_by_image_id(image.image_id):
-        yield from _verify_snapshot(images, snapshot)
+        yield from checked(f"snapshot {snapshot.snapshot_name}", _verify_snapshot(images, snapshot))
+
+
+def checked(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """The findings, and one that says why there are no more, if the backend cannot be asked."""
+    try:
+        yield from findings
+    except (ImageError, OSError) as failure:
+        yield error("not-checked", subject, str(failure))
 
 
 def _file_facts(path: Path, *, deep: bool) -> tuple[Fingerprint | None, str | None]:

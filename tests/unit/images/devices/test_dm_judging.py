@@ -120,6 +120,12 @@ AGREED = PoolFacts(
 )
 
 
+def test_of_a_pool_that_does_not_say_what_it_has_only_that_is_said() -> None:
+    facts = msgspec.structs.replace(AGREED, in_pool=frozenset(), unlisted="pool p is ro")
+
+    assert [(each.code, each.message) for each in differences(facts)] == [("pool-unlisted", "pool p is ro")]
+
+
 def test_nothing_is_said_where_all_places_agree() -> None:
     assert list(differences(AGREED)) == []
 

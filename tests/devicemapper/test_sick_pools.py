@@ -1,0 +1,138 @@
+"""Pools that are read-only, must be checked, have failed or were taken away: told of, and healed if that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast_images.app import Images
+from holdfast_images.cli.upkeep import _findings
+from holdfast_images.devices import devicemapper
+from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.disks import disk_at
+from holdfast_images.devices.dm_control import DeviceMapper
+from holdfast_images.devices.dm_table import SECTOR, Mode, Target
+from holdfast_images.devices.pool_checking import check_metadata
+from holdfast_images.devices.protocol import Health, PoolHealth
+from holdfast_images.devices.thin_pool import ThinPool
+from holdfast_images.errors import PoolUnusable
+from holdfast_images.settings import Backend, Settings
+from tests.devicemapper.pools import DATA, METADATA, remove_everything
+from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
+
+SMALL = msgspec.structs.replace(ORIGIN, size=128 << 20)
+OTHER = msgspec.structs.replace(SMALL, id=9, name="thin-9")
+GOOD, NO_WRITES, NOTHING = "3600 0", "0 3600 1 error_writes", "0 3600"
+
+
+class Sick:
+    """Devices of a pool whose metadata disk can be told to fail."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._mapper = DeviceMapper()
+        self._mapper.create("flaky", "flaky", self._target(GOOD))
+        ThinPool.create(root, metadata="/dev/mapper/flaky", data=DATA, force=True)
+        self.devices = DeviceMapperDevices.open(root, patience=0.3)
+        self.pool = self.devices.thin_pool
+        self.devices.create(SMALL)
+        fill(self.devices.mount(SMALL))
+        self.devices.seal(SMALL)
+
+    def disk(self, how: str) -> None:
+        """From now on the metadata's disk is so."""
+        self._mapper.load("flaky", self._target(how))
+        self._mapper.suspend("flaky")
+        self._mapper.resume("flaky")
+
+    def change_pool(self, features: str) -> None:
+        """The administrator, behind our back."""
+        name = self.pool.record.name
+        [table] = self._mapper.table(name)
+        self._mapper.load(name, Target(0, table.length, "thin-pool", f"{' '.join(table.text.split()[:4])} {features}"))
+        self._mapper.suspend(name)
+        self._mapper.resume(name)
+
+    def findings(self) -> set[str]:
+        """As `holdfast verify-system` reports them."""
+        settings = Settings(backend=Backend.DEVICEMAPPER, data=str(self.root))
+        with Images.open(self.root / "state", settings) as images:
+            return {each.code for each in _findings(images, deep=False)}
+
+    def _target(self, how: str) -> Target:
+        return Target(0, disk_at(METADATA).size // SECTOR, "flakey", f"{METADATA} 0 {how}")
+
+
+@pytest.fixture
+def sick(tmp_path: Path) -> Iterator[Sick]:
+    remove_everything()
+    sick = Sick(tmp_path)
+    yield sick
+    sick.disk(GOOD)
+    remove_everything()
+
+
+def test_a_read_only_pool_is_looked_at_and_told_of(sick: Sick, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devicemapper, "MANY", 0)
+    sick.change_pool("2 error_if_no_space read_only")
+    [found] = sick.devices.found()
+    [difference] = sick.devices.disagreements()
+    sick.devices.verify(SMALL, deep=True)
+
+    assert found.health is Health.HEALTHY
+    assert sick.pool.room().health is PoolHealth.READ_ONLY
+    assert (difference.code, "is ro" in difference.message) == ("pool-unlisted", True)
+    assert {"pool-unusable", "pool-unlisted"} <= sick.findings()
+    for make in (lambda: sick.pool.create_thin(5), lambda: sick.pool.delete(SMALL.id), sick.pool.ids, sick.pool.extend):
+        with pytest.raises(PoolUnusable, match="is ro"):
+            make()
+    with pytest.raises(PoolUnusable, match="is read-only"):
+        sick.devices.snapshot(SMALL, SNAPSHOT)
+
+
+def test_a_pool_whose_metadata_disk_fails_is_read_only_and_usable_again_when_it_was_checked(sick: Sick) -> None:
+    sick.disk(NO_WRITES)
+    with pytest.raises(PoolUnusable, match="must be checked"):
+        sick.devices.create(OTHER)
+    status = sick.pool.status()
+    codes = sick.findings()
+    with pytest.raises(PoolUnusable, match="must be checked"):
+        sick.pool.extend()
+    sick.disk(GOOD)
+    sick.pool.mapper.remove(sick.pool.record.name)
+    with pytest.raises(PoolUnusable, match="must be checked"):
+        ThinPool.open(sick.root)
+    check_metadata(sick.root, repair=True)
+    again = DeviceMapperDevices.open(sick.root, patience=0.3)
+    again.verify(SMALL, deep=True)
+    again.create(OTHER)
+
+    assert (status.mode, status.needs_check) == (Mode.READ_ONLY, True)
+    assert {"pool-unusable", "pool-unlisted"} <= codes
+    assert sorted(again.thin_pool.ids()) == [OTHER.id, SMALL.id]
+
+
+def test_a_pool_that_has_failed_is_told_of_and_nothing_else_is_claimed(sick: Sick) -> None:
+    sick.disk(NOTHING)
+    with pytest.raises(PoolUnusable, match="is Fail"):
+        sick.devices.create(OTHER)
+    status = sick.pool.status()
+
+    assert status.mode is Mode.FAIL
+    assert {"pool-unusable", "not-checked"} <= sick.findings()
+    with pytest.raises(PoolUnusable, match="is Fail"):
+        sick.devices.found()
+
+
+def test_a_pool_that_was_taken_away_is_put_to_use_by_who_needs_it(sick: Sick) -> None:
+    for need in (lambda: sick.devices.create(OTHER), sick.pool.ids, lambda: sick.devices.delete(OTHER)):
+        sick.devices.deactivate(OTHER)
+        check_metadata(sick.root)
+        need()
+    sick.pool.mapper.remove(sick.pool.record.name)
+    sick.pool.create_thin(77)
+
+    assert sick.pool.ids() == [77, SMALL.id]
