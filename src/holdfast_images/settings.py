@@ -52,8 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy.STRICT
     keep_setuid: bool = False
     limits: Limits = Limits()
-    device_size: Annotated[int, Meta(ge=1 << 20)] = 10 << 30
-    """Bytes of a new device, for backends that need to know."""
+    device_size: Annotated[int, Meta(ge=64 << 20)] = 10 << 30
+    """Bytes of a new device, for backends that need to know; at least 64 MiB, for its file system."""
     download_timeout: Annotated[float, Meta(gt=0)] = 300.0
     extract_timeout: Annotated[float, Meta(gt=0)] = 1800.0
 

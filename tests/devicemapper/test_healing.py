@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast_images.app import Images, open_devices
+from holdfast_images.devices import loops
+from holdfast_images.devices.commands import CommandFailed, run
 from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.protocol import Device, Health
-from holdfast_images.errors import DeviceBusy
+from holdfast_images.devices.thin_pool import ThinPool
+from holdfast_images.errors import DeviceBusy, NoSpace, Permanent
 from holdfast_images.settings import Backend, Settings
 from holdfast_images.upkeep.collecting import Collected, collect, plan
 from holdfast_images.upkeep.facts import gather
@@ -30,6 +36,8 @@ def root(tmp_path: Path) -> Iterator[Path]:
     remove_everything()
     yield tmp_path
     remove_everything()
+    for file in tmp_path.glob("*.img"):
+        loops.detach(file)
 
 
 def dmsetup(*arguments: str) -> str:
@@ -195,3 +203,55 @@ def test_a_record_that_cannot_be_read_frees_the_id_that_was_reserved_for_it_and_
     assert done == {"thin-0": True, SMALL.name: True, OTHER.name: True}
     assert devices.thin_pool.ids() == [OTHER.id], "nobody knows whose it is"
     assert devices.records.names() == []
+
+
+def test_a_program_that_waits_for_a_disk_for_ever_is_not_waited_for(devices: DeviceMapperDevices) -> None:
+    devices.create(SMALL)
+    dmsetup("suspend", SMALL.name)
+    timer = threading.Timer(20.0, dmsetup, ("resume", SMALL.name))
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(CommandFailed, match="did not end within 1 s"):
+        run("e2fsck", "-f", "-n", str(devices.path_of(SMALL.name)), timeout=1.0)
+    seconds = time.monotonic() - begin
+    timer.cancel()
+    dmsetup("resume", SMALL.name)
+
+    assert seconds < 15
+
+
+def test_what_cannot_be_trimmed_is_deleted_all_the_same(root: Path) -> None:
+    ThinPool.create(root, size=64 << 20)
+    devices = DeviceMapperDevices.open(root, patience=0.3)
+    sealed_small(devices)
+
+    @contextmanager
+    def busy(*_: object, **__: object) -> Iterator[str]:
+        raise DeviceBusy("somebody looks at it")
+        yield ""
+
+    devices.showing._passing_by = busy  # type: ignore[method-assign]
+    devices.delete(SMALL)
+
+    assert devices.thin_pool.ids() == []
+    assert devices.records.leftovers() == []
+
+
+def test_an_extension_that_was_cut_short_is_repeated(root: Path) -> None:
+    ThinPool.create(root, size=64 << 20)
+    pool = ThinPool.open(root)
+    os.truncate(root / "pool-data.img", 96 << 20)  # as a kill before the loop device was told leaves it
+    extended = pool.extend(96 << 20)
+
+    assert extended.available_bytes == 96 << 20
+    with pytest.raises(NoSpace, match="has grown"):
+        pool.extend(96 << 20)
+
+
+def test_a_device_too_small_for_its_file_system_is_not_tried_again(devices: DeviceMapperDevices) -> None:
+    with pytest.raises(NoSpace, match="too small") as refused:
+        devices.create(msgspec.structs.replace(SMALL, size=32 << 20))
+
+    assert isinstance(refused.value, Permanent)
+    assert "device_size" in (refused.value.hint or "")
+    assert devices.thin_pool.ids() == []

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import subprocess
+import threading
 import time
 
 import msgspec
@@ -18,6 +19,7 @@ PROGRAMS = frozenset({"e2fsck", "losetup", "mkfs.ext4", "thin_check", "thin_ls"}
 SEARCHED = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 PASSED_ON = ("LD_LIBRARY_PATH",)
 TIMEOUT = 60.0
+GRACE = 1.0
 MOST_OUTPUT = 4000
 
 
@@ -38,7 +40,7 @@ class CommandFailed(TryAgain):
 def run(*command: str, timeout: float = TIMEOUT, accept: tuple[int, ...] = (0,)) -> Answer:
     """Run a program to its end. Raises CommandFailed unless its status is accepted.
 
-    Crash: the program may live on for at most `timeout`.
+    Crash: the program may live on for as long as it needs.
     """
     program, *arguments = command
     if program not in PROGRAMS or any("\0" in argument for argument in arguments):
@@ -48,14 +50,7 @@ def run(*command: str, timeout: float = TIMEOUT, accept: tuple[int, ...] = (0,))
         raise CommandFailed(f"the program {program} is not installed", hint=_package_of(program))
     begin = time.monotonic()
     try:
-        done = subprocess.run(  # noqa: S603 - a program of the list above, no shell
-            [path, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-            env=_environment(),
-        )
+        status, output, errors = _finished([path, *arguments], timeout)
     except subprocess.TimeoutExpired:
         log.error("%s: ended after %.1f s", " ".join(command), timeout)
         raise CommandFailed(
@@ -63,9 +58,9 @@ def run(*command: str, timeout: float = TIMEOUT, accept: tuple[int, ...] = (0,))
         ) from None
     answer = Answer(
         command=" ".join(command),
-        status=done.returncode,
-        output=done.stdout.decode("utf-8", "replace"),
-        errors=done.stderr.decode("utf-8", "replace"),
+        status=status,
+        output=output.decode("utf-8", "replace"),
+        errors=errors.decode("utf-8", "replace"),
         seconds=time.monotonic() - begin,
     )
     log.info("%s: status %d after %.3f s", answer.command, answer.status, answer.seconds)
@@ -73,6 +68,32 @@ def run(*command: str, timeout: float = TIMEOUT, accept: tuple[int, ...] = (0,))
         said = (answer.errors or answer.output).strip()[-MOST_OUTPUT:]
         raise CommandFailed(f"{answer.command} ended with status {answer.status}: {said or 'it said nothing'}")
     return answer
+
+
+def _finished(command: list[str], timeout: float) -> tuple[int, bytes, bytes]:
+    """Its status, output and errors. Raises TimeoutExpired, and then it was killed."""
+    process = subprocess.Popen(  # noqa: S603 - a program of the list above, no shell
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except BaseException:
+        _kill(process)
+        raise
+    return process.returncode, output, errors
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """One that waits for a disk dies when that answers, which may be never: we do not wait for it."""
+    process.kill()
+    try:
+        process.communicate(timeout=GRACE)
+    except subprocess.TimeoutExpired:
+        log.error("process %d does not die: it waits for a disk", process.pid)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        threading.Thread(target=process.wait, daemon=True).start()  # or else it would stay as a zombie
 
 
 def find(program: str) -> str | None:

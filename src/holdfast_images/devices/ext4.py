@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast_images.devices.commands import CommandFailed, run
-from holdfast_images.errors import ImageError
+from holdfast_images.errors import ImageError, NoSpace
 
 SUPERBLOCK_AT = 1024
 SUPERBLOCK_BYTES = 1024
@@ -66,7 +66,9 @@ def make_ext4(node: str, uuid: str, *, size: int, files: int = 0) -> None:
     Crash: anything may be on the device.
     """
     if size < LEAST_BYTES:
-        raise ImageError(f"a device of {size} bytes is too small", hint=f"at least {LEAST_BYTES}: --device-size")
+        raise NoSpace(
+            f"a device of {size} bytes is too small", hint=f"at least {LEAST_BYTES}: device_size in the settings"
+        )
     # Without the first option the kernel would write all inode tables after the mount: 165 MB on 10 GiB.
     zeroed = "assume_storage_prezeroed=1,nodiscard"
     try:

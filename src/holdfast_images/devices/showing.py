@@ -163,7 +163,7 @@ class Showing:
                         fcntl.ioctl(descriptor, DISCARD, struct.pack("=QQ", start, length))
                 finally:
                     os.close(descriptor)
-        except (OSError, DeviceLost, MapperError) as error:
+        except (OSError, ImageError) as error:
             log.info("%s was not trimmed: %s", identity.name, error)
 
     def remove_dead(self) -> int:

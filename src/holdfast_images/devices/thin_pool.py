@@ -375,7 +375,7 @@ class ThinPool:
                     f"{data.path} is no file of ours", hint="let the block device grow, then extend without --size"
                 )
             return
-        if not size or size <= os.path.getsize(data.path):
+        if not size or size < os.path.getsize(data.path):
             raise InvalidName(
                 f"{data.path} has {os.path.getsize(data.path)} bytes already", hint="give a larger --size"
             )
@@ -383,4 +383,4 @@ class ThinPool:
         for path, length in ((metadata.path, metadata_bytes(size)), (data.path, size)):
             if length > os.path.getsize(path):
                 make_file(Path(path), length, allocate=path == metadata.path)
-                loops.refresh(Path(path))
+            loops.refresh(Path(path))  # in any case: a crash may have come between the two
