@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Mode, Target
 from holdfast_images.devices.protocol import Device, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import NoSpace
+from holdfast_images.errors import NoSpace, PoolUnusable
 from tests.devicemapper.pools import DATA, METADATA, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
 
@@ -103,3 +104,32 @@ def test_a_pool_whose_metadata_do_not_fit_is_not_made(small_disk: Path) -> None:
     with pytest.raises(NoSpace, match="there is no room"):
         ThinPool.create(small_disk, size=40 << 30)
     assert not (small_disk / "pool.json").exists()
+
+
+def test_what_is_deleted_is_given_back_to_a_disk_that_takes_it(root: Path) -> None:
+    file = root / "disk.img"
+    with file.open("wb") as disk:
+        disk.truncate(256 << 20)
+    ThinPool.create(root, metadata=METADATA, data=loops.attach(file), force=True)
+    devices = DeviceMapperDevices.open(root)
+    devices.create(SMALL)
+    (devices.mount(SMALL) / "file").write_bytes(os.urandom(20 << 20))
+    devices.seal(SMALL)
+    used = file.stat().st_blocks * 512
+    devices.delete(SMALL)
+    left = file.stat().st_blocks * 512
+
+    assert used > 20 << 20
+    assert left < 4 << 20
+
+
+def test_a_file_with_two_loop_devices_is_refused_with_what_to_do(root: Path) -> None:
+    file = root / "twice.img"
+    with file.open("wb") as disk:
+        disk.truncate(1 << 20)
+    nodes = [subprocess.run(["losetup", "--find", "--show", file], check=True, capture_output=True, text=True).stdout
+             for _ in range(2)]  # fmt: skip
+
+    with pytest.raises(PoolUnusable, match="at once") as refused:
+        loops.attach(file)
+    assert f"losetup --detach {max(nodes).strip()}" in (refused.value.hint or "")

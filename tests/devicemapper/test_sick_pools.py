@@ -18,7 +18,7 @@ from holdfast_images.devices.dm_table import SECTOR, Mode, Target
 from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.protocol import Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import PoolUnusable
+from holdfast_images.errors import DeviceBusy, PoolUnusable
 from holdfast_images.settings import Backend, Settings
 from tests.devicemapper.pools import DATA, METADATA, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
@@ -136,3 +136,31 @@ def test_a_pool_that_was_taken_away_is_put_to_use_by_who_needs_it(sick: Sick) ->
     sick.pool.create_thin(77)
 
     assert sick.pool.ids() == [77, SMALL.id]
+
+
+def test_a_pool_that_lets_writers_hang_is_refused(sick: Sick) -> None:
+    sick.change_pool("0")
+
+    with pytest.raises(PoolUnusable, match="lets writers hang"):
+        ThinPool.open(sick.root)
+
+
+def test_what_a_suspended_pool_refuses_is_tried_again(sick: Sick) -> None:
+    sick.devices.snapshot(SMALL, SNAPSHOT)
+    sick.devices.deactivate(SNAPSHOT)
+    sick.pool.mapper.suspend(sick.pool.record.name)  # as a process leaves it that dies while it extends
+    with pytest.raises(DeviceBusy, match="was suspended"):
+        sick.devices.activate(SNAPSHOT)
+    sick.devices.activate(SNAPSHOT)
+
+    sick.devices.verify(SNAPSHOT, deep=True)
+
+
+def test_a_pool_that_is_nearly_full_is_in_the_log_of_who_makes_something_in_it(
+    sick: Sick, caplog: pytest.LogCaptureFixture
+) -> None:
+    sick.pool.record = msgspec.structs.replace(sick.pool.record, low_water_bytes=1 << 40)
+    sick.devices.create(OTHER)
+    sick.devices.snapshot(SMALL, SNAPSHOT)
+
+    assert [record.levelname for record in caplog.records if "nearly full" in record.message] == ["WARNING"] * 2

@@ -449,7 +449,9 @@ class DeviceMapperDevices:
         room = self.pool()
         if room.health is PoolHealth.FULL:
             raise NoSpace(f"nothing can be made: {room.detail}", hint="holdfast gc, or holdfast pool extend")
-        if room.health not in (PoolHealth.OK, PoolHealth.LOW):
+        if room.health is PoolHealth.LOW:
+            log.warning("%s", room.detail)
+        elif room.health is not PoolHealth.OK:
             raise PoolUnusable(f"nothing can be made: {room.detail}", hint="holdfast pool status, holdfast pool check")
 
     def _digested(self, identity: Identity) -> tuple[str, Usage]:

@@ -38,6 +38,14 @@ def disk_at(node: str) -> Disk:
     return Disk(name=name_in(NUMBERS / f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"), size=size)
 
 
+def takes_discards(node: str) -> bool:
+    """Can the disk be told that a part of it is not needed any more?"""
+    number = os.stat(node).st_rdev
+    facts = (NUMBERS / f"{os.major(number)}:{os.minor(number)}").resolve()
+    queue = facts.parent if _text(facts / "partition") else facts
+    return _text(queue / "queue/discard_max_bytes") not in ("", "0")
+
+
 def name_in(facts: Path) -> str:
     """What a disk calls itself, from its directory in /sys; a partition is called after its disk."""
     facts = facts.resolve()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast_images.devices.commands import run
-from holdfast_images.errors import DeviceBusy
+from holdfast_images.devices.commands import CommandFailed, log, run
+from holdfast_images.errors import PoolUnusable
 
 BLOCKS = Path("/sys/block")
 
@@ -26,16 +26,25 @@ def attached(file: Path) -> list[str]:
 
 
 def attach(file: Path) -> str:
-    """The loop device of a file, made unless there is one. Raises DeviceBusy if there are several: they corrupt it."""
+    """The loop device of a file, made unless it is there. Raises PoolUnusable if there are several: they corrupt it."""
     found = attached(file)
     if len(found) > 1:
-        raise DeviceBusy(
-            f"{file} is shown by {' and '.join(found)} at once", hint="detach all but one: losetup --detach <device>"
+        raise PoolUnusable(
+            f"{file} is shown by {' and '.join(found)} at once",
+            hint=f"see which one is not used (dmsetup deps), and detach it: losetup --detach {found[-1]}",
         )
     if found:
         return found[0]
     # In one step, so that a crash leaves a loop device with its file or none.
-    return run("losetup", "--find", "--show", "--nooverlap", "--", str(file)).output.strip()
+    command = ("losetup", "--find", "--show", "--nooverlap")
+    try:
+        # Or else everything would be in memory twice.
+        return run(*command, "--direct-io=on", "--", str(file)).output.strip()
+    except CommandFailed as error:
+        if attached(file):
+            raise
+        log.info("%s: without direct I/O, which its file system does not have: %s", file, error)
+        return run(*command, "--", str(file)).output.strip()
 
 
 def detach(file: Path) -> None:

@@ -9,12 +9,14 @@ import os
 import re
 import struct
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from logging import INFO, WARNING
 from pathlib import Path
 
 from holdfast_images.devices.commands import log
+from holdfast_images.devices.disks import takes_discards
 from holdfast_images.devices.dm_control import NODES, Info, MapperError, patiently
 from holdfast_images.devices.dm_table import SECTOR, parse_thin_table, thin_target
 from holdfast_images.devices.identity import Identity
@@ -29,6 +31,7 @@ LOOK = ".look-"
 DISCARD = 0x1277
 """BLKDISCARD"""
 DISCARD_PIECE = 1 << 30
+DISCARD_PATIENCE = 30.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -152,13 +155,17 @@ class Showing:
 
     def discard(self, identity: Identity) -> None:
         """Tell the disk below that nothing in it is needed: deleting alone frees nothing there. As far as it goes."""
-        if not self._pool.record.data.is_file:
-            return  # a disk is trimmed by whoever looks after it, and at night
+        if not takes_discards(self._pool.record.data.open()):
+            return
+        deadline = time.monotonic() + DISCARD_PATIENCE
         try:
             with self._passing_by(identity, read_only=False) as node:
                 descriptor = os.open(node, os.O_WRONLY | os.O_CLOEXEC)
                 try:
                     for start in range(0, identity.size, DISCARD_PIECE):
+                        if time.monotonic() >= deadline:
+                            log.info("%s was trimmed up to byte %d only: the disk is slow", identity.name, start)
+                            break
                         length = min(DISCARD_PIECE, identity.size - start)
                         fcntl.ioctl(descriptor, DISCARD, struct.pack("=QQ", start, length))
                 finally:
@@ -215,7 +222,7 @@ class Showing:
                 ) from error
             if error.code == errno.EBUSY:
                 raise DeviceBusy(f"{name} is being shown by another: {error}", hint="it will be tried again") from error
-            raise
+            raise self._pool.explained(error) from error
 
     def _take_away(self, name: str, info: Info) -> None:
         patiently(

@@ -46,7 +46,7 @@ from holdfast_images.devices.pool_record import (
 )
 from holdfast_images.devices.process_marks import this_process
 from holdfast_images.devices.protocol import PoolStatus
-from holdfast_images.errors import ImageError, InvalidName, NoSpace, PoolUnusable
+from holdfast_images.errors import DeviceBusy, ImageError, InvalidName, NoSpace, PoolUnusable
 
 POOL_NAME = "holdfast-pool"
 
@@ -172,6 +172,11 @@ class ThinPool:
                 hint="remove it and start again: dmsetup remove",
             )
         status = self.status()
+        if status.mode is not Mode.FAIL and not status.error_if_no_space:
+            raise PoolUnusable(
+                f"pool {self.record.name} lets writers hang when it is full, instead of failing them",
+                hint="remove it and start again: dmsetup remove",
+            )
         if status.mode is not Mode.FAIL and status.transaction_id != self.record.mark:
             raise PoolUnusable(f"pool {self.record.name} has another mark: {status.transaction_id:#x}")
 
@@ -237,7 +242,7 @@ class ThinPool:
         except MapperError as error:
             if error.code in (errno.ENODATA, errno.ENOENT):
                 return False
-            raise self._explained(error) from error
+            raise self.explained(error) from error
         return True
 
     def ids(self) -> list[int]:
@@ -251,7 +256,7 @@ class ThinPool:
             with alone(self._root):
                 return self._listed()
         except MapperError as error:
-            raise self._explained(error) from error
+            raise self.explained(error) from error
 
     def _listed(self) -> list[int]:
         name = self.record.name
@@ -285,7 +290,7 @@ class ThinPool:
         except MapperError as error:
             if error.code == errno.EEXIST:
                 return False
-            raise self._explained(error) from error
+            raise self.explained(error) from error
         self._refuse_unwritten()
         return True
 
@@ -301,7 +306,7 @@ class ThinPool:
         except MapperError as error:
             if error.code == errno.ENODATA:
                 return
-            raise self._explained(error) from error
+            raise self.explained(error) from error
         self._refuse_unwritten()
 
     def _tell(self, text: str) -> None:
@@ -322,10 +327,14 @@ class ThinPool:
                 continue  # taken away meanwhile
         return " and ".join(found) or "something that has just gone"
 
-    def _explained(self, error: MapperError) -> ImageError:
+    def explained(self, error: MapperError) -> ImageError:
         """A pool that cannot be written to answers everything with EINVAL or EOPNOTSUPP: that is not our argument's."""
         if error.code not in (errno.EINVAL, errno.EOPNOTSUPP, errno.EIO, errno.ENOSPC):
             return error
+        if (info := self.mapper.info(self.record.name)) is not None and info.suspended:
+            with alone(self._root):  # whoever extends it at the moment has resumed it by then
+                self._start()
+            return DeviceBusy(f"pool {self.record.name} was suspended", hint="it was resumed, and is tried again")
         status = self.status()
         if status.mode is Mode.OUT_OF_DATA_SPACE or error.code == errno.ENOSPC:
             return NoSpace(
