@@ -14,7 +14,7 @@ from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Target
 from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import ImageError
+from holdfast_images.errors import DeviceLost
 from tests.devicemapper.pools import DATA, METADATA, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
 
@@ -100,5 +100,5 @@ def test_what_was_not_sealed_before_is_not_believed_after(
     disks.power_on(devices.thin_pool.record.name)
     again = DeviceMapperDevices.open(tmp_path)
 
-    with pytest.raises((ImageError, OSError)):
+    with pytest.raises(DeviceLost, match="is not as it was sealed"):
         again.verify(SMALL, deep=True)

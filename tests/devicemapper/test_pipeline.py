@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from holdfast import Engine, JobState
 from holdfast.core.records import JobResult
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.flows.messages import DeactivateRequest, RemoveRequest
+from holdfast_images.flows.process import all_flows, key_of
 from holdfast_images.flows.workshop import Workshop
 from tests.devicemapper.conftest import Process
-from tests.devicemapper.pools import remove_everything
-from tests.devicemapper.shop import DEVICE_SIZE, IMAGE_ID, SNAPSHOT, content_of, faults, image_of, mount_state, workshop
+from tests.devicemapper.pools import STATE, remove_everything
+from tests.devicemapper.shop import (
+    DEVICE_SIZE,
+    IMAGE_ID,
+    SNAPSHOT,
+    content_of,
+    faults,
+    image_of,
+    mount_state,
+    request_for,
+    workshop,
+)
 
 STAGES = ("download", "unpack", "activate")
 
@@ -52,14 +67,21 @@ def test_an_image_becomes_a_snapshot_that_can_be_mounted(
     assert faults(shop, devices) == []
 
 
-def test_what_is_done_is_handed_off_and_touches_no_device(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, source: Path
+def test_what_is_done_is_handed_off_and_changes_no_device(
+    process: Process, shop: Workshop, devices: DeviceMapperDevices, source: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     process()
     source.unlink()
+    table, status = dmsetup("table", SNAPSHOT), devices.thin_pool.status()
+    caplog.set_level(logging.DEBUG, "holdfast_images.devices")
     again = process()
+    calls = [record.message for record in caplog.records if record.name == "holdfast_images.devices"]
 
     assert outcomes(again) == ["handoff"] * 3
+    assert (dmsetup("table", SNAPSHOT), devices.thin_pool.status()) == (table, status)
+    assert any(call.startswith("dmsetup info") for call in calls), "what is asked of the kernel is in the log"
+    changes = ("dmsetup message", "dmsetup suspend", "dmsetup resume", "dmsetup reload", "mount", "umount", "mkfs")
+    assert [call for call in calls if call.startswith(changes)] == []
     assert faults(shop, devices) == []
 
 
@@ -235,9 +257,17 @@ def test_a_pool_that_fills_up_in_the_midst_aborts_cleanly_and_stays_usable(
     assert faults(shop, devices) == []
 
 
-def test_the_database_can_live_on_a_disk_of_its_own(tmp_path: Path, devices: DeviceMapperDevices) -> None:
+def test_the_database_can_live_on_a_disk_of_its_own(tmp_path: Path, devices: DeviceMapperDevices, source: Path) -> None:
     state = mount_state(tmp_path / "state-disk")
-    shop = workshop(state / "probe", devices)
+    home = state / "probe"
+    shop = workshop(home, devices)
+    with Engine.open(home, flows=all_flows(shop)) as engine, engine.worker(concurrency=2):
+        request = request_for(source)
+        result = engine.wait(engine.submit("process-image", request, key=key_of(request)), timeout=100)
+    found = faults(shop, devices)
     shop.catalog.close()
+    files = {path.stat().st_dev for path in home.rglob("*") if path.is_file()}
 
-    assert (state / "probe").is_dir()
+    assert result.state is JobState.SUCCEEDED
+    assert found == []
+    assert files == {os.stat(STATE).st_rdev}, "database and image, all of it"
