@@ -16,6 +16,7 @@ from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Mode, Target
 from holdfast_images.devices.pool_checking import check_metadata
+from holdfast_images.devices.pool_record import write_record
 from holdfast_images.devices.protocol import Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, PoolUnusable
@@ -164,3 +165,14 @@ def test_a_pool_that_is_nearly_full_is_in_the_log_of_who_makes_something_in_it(
     sick.devices.snapshot(SMALL, SNAPSHOT)
 
     assert [record.levelname for record in caplog.records if "nearly full" in record.message] == ["WARNING"] * 2
+
+
+def test_a_pool_is_put_to_use_as_others_have_extended_it(sick: Sick) -> None:
+    nameless = msgspec.structs.replace(disk_at(DATA), name="")
+    before = msgspec.structs.replace(sick.pool.record.data, disk=msgspec.structs.replace(nameless, size=1 << 20))
+    after = msgspec.structs.replace(sick.pool.record.data, disk=nameless)
+    write_record(sick.root, msgspec.structs.replace(sick.pool.record, data=after))  # as another process extends it
+    sick.pool.record = msgspec.structs.replace(sick.pool.record, data=before)
+    sick.pool.mapper.remove(sick.pool.record.name)
+
+    assert sick.pool.ids() == [SMALL.id]

@@ -111,7 +111,8 @@ class Showing:
         for info in self.ours():
             if info.suspended and info.has_table:
                 log.warning("%s was left suspended", info.name)
-                self._mapper.resume(info.name)
+                with going_on(info.name):
+                    self._mapper.resume(info.name)
 
     # --- for a moment ---
 
@@ -140,25 +141,17 @@ class Showing:
                 try:
                     yield parent, name
                 finally:
-                    self._end_look(name)
+                    _unmount_look(str(self._home / name))
             os.rmdir(name, dir_fd=parent)
         finally:
             os.close(parent)
 
-    def _end_look(self, name: str) -> None:
-        try:
-            unmount_point(str(self._home / name))
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            raise DeviceBusy(f"somebody is in {self._home / name}", hint="it will be tried again") from error
-
     def discard(self, identity: Identity) -> None:
         """Tell the disk below that nothing in it is needed: deleting alone frees nothing there. As far as it goes."""
-        if not takes_discards(self._pool.record.data.open()):
-            return
         deadline = time.monotonic() + DISCARD_PATIENCE
         try:
+            if not takes_discards(self._pool.record.data.open()):
+                return
             with self._passing_by(identity, read_only=False) as node:
                 descriptor = os.open(node, os.O_WRONLY | os.O_CLOEXEC)
                 try:
@@ -207,7 +200,7 @@ class Showing:
 
     def _end_passing(self, info: Info) -> None:
         for mount in reversed([mount for mount in mounts() if mount.device == info.numbers]):
-            unmount_point(mount.point)
+            _unmount_look(mount.point)
         self._take_away(info.name, info)
 
     def _create(self, name: str, uuid: str, identity: Identity, *, read_only: bool = False) -> Info:
@@ -228,6 +221,15 @@ class Showing:
         patiently(
             lambda: self._mapper.remove(name), self._patience, lambda: f"{name} is in use: {holders_of(info.numbers)}"
         )
+
+
+def _unmount_look(point: str) -> None:
+    try:
+        unmount_point(point)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        raise DeviceBusy(f"somebody is in {point}", hint="it will be tried again") from error
 
 
 @contextmanager

@@ -223,6 +223,9 @@ class ThinPool:
             if error.code != errno.ENXIO:
                 raise
         with alone(self._root):
+            there = read_record(self._root)
+            if there is not None and there.mark == self.record.mark:
+                self.record = there  # another process may have extended it
             self._start()
         return call()
 
