@@ -32,6 +32,9 @@ _HEADER = struct.Struct("=3I I I I i I I I Q 128s 129s 7x")
 _TARGET = struct.Struct("=Q Q i I 16s")
 _CREATE, _REMOVE, _SUSPEND, _INFO, _LOAD, _STATUS, _MESSAGE, _LIST = 3, 4, 6, 7, 9, 12, 14, 2
 _READ_ONLY, _SUSPENDED, _TABLE, _ACTIVE, _BUFFER_FULL, _NO_FLUSH = 1, 2, 16, 32, 256, 2048
+_LEFT_ALONE = (0x02 | 0x04 | 0x08 | 0x40) << 16
+"""For udev: make the node, and let no other rule look into what an image holds. No link by the UUID of its file system,
+which is the same in all snapshots; no volume manager, no automatic mount."""
 _BUFFER = 16384
 _MOST_BUFFER = 64 << 20
 
@@ -143,7 +146,7 @@ class DeviceMapper:
         self._call(_CREATE, name, command, uuid=uuid, flags=flags)
         try:
             self.load(name, target, read_only=read_only, command=command)
-            info, _ = self._call(_SUSPEND, name, command)
+            info, _ = self._call(_SUSPEND, name, command, event=_LEFT_ALONE)
             if node:
                 _make_node(info)
         except BaseException:
@@ -180,7 +183,7 @@ class DeviceMapper:
 
     def resume(self, name: str) -> None:
         """Let it go on, with the table that was loaded last."""
-        info, _ = self._call(_SUSPEND, name, f"dmsetup resume {name}")
+        info, _ = self._call(_SUSPEND, name, f"dmsetup resume {name}", event=_LEFT_ALONE)
         _make_node(info)
 
     def remove(self, name: str) -> None:
@@ -219,12 +222,13 @@ class DeviceMapper:
         payload: bytes = b"",
         targets: int = 0,
         flags: int = 0,
+        event: int = 0,
     ) -> tuple[_Header, bytes]:
         size = max(_BUFFER, _HEADER.size + len(payload))
         while True:
             buffer = bytearray(size)
             names = name.encode("ascii"), uuid.encode("ascii")
-            _HEADER.pack_into(buffer, 0, 4, 0, 0, size, _HEADER.size, targets, 0, flags, 0, 0, 0, *names)
+            _HEADER.pack_into(buffer, 0, 4, 0, 0, size, _HEADER.size, targets, 0, flags, event, 0, 0, *names)
             buffer[_HEADER.size : _HEADER.size + len(payload)] = payload
             begin = time.monotonic()
             try:

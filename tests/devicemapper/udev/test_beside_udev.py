@@ -11,7 +11,7 @@ from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import NODES, UDEV
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, make_origin
 
-ROUNDS = 10
+ROUNDS = 3
 
 
 def known_to_udev() -> set[str]:
@@ -35,6 +35,19 @@ def test_udev_makes_the_node_and_takes_it_away(devices: DeviceMapperDevices) -> 
     assert node == NODES / SNAPSHOT.name
     assert not os.path.lexists(node)
     assert SNAPSHOT.name not in known_to_udev()
+
+
+def test_udev_does_not_look_into_what_an_image_holds(devices: DeviceMapperDevices) -> None:
+    """Snapshots share the UUID of their file system, which an image's maker might have chosen: no link may say it."""
+    make_origin(devices)
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    node = devices.activate(SNAPSHOT)
+    known_to_udev()
+    told = subprocess.run(["/run/udevadm", "info", str(node)], check=True, capture_output=True, text=True).stdout
+
+    assert "DM_UDEV_DISABLE_OTHER_RULES_FLAG=1" in told
+    assert "ID_FS_UUID" not in told
+    assert "/dev/disk/by-uuid" not in told
 
 
 def test_what_udev_has_just_opened_is_removed_all_the_same(devices: DeviceMapperDevices) -> None:
