@@ -5,6 +5,8 @@
 | check-snapshot | nothing | asks again |
 | create-snapshot | a reserved id, no snapshot, a half-made or a whole one | makes it, or finds it made |
 | register | the snapshot, and the rows or no rows | writes both rows, once |
+
+Whoever removes the image at the same time either sees the snapshot's row, or the snapshot is not recorded and left to gc.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from holdfast_images.catalog.rows import Snapshot
 from holdfast_images.devices.protocol import Device, Found, Health
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 from holdfast_images.flows.messages import ActivateRequest, ActivateResponse
-from holdfast_images.flows.workshop import Workshop, aborting, device_of
+from holdfast_images.flows.workshop import Workshop, aborting, device_of, locked_in, wait_for_image
 from holdfast_images.model import default_snapshot_name, snapshot_id_candidates
 
 ActivateRun = Run[ActivateRequest, ActivateResponse]
@@ -43,6 +45,7 @@ def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
 def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
     """Hand off if the snapshot is there, in use and taken of this device; else the row is set inactive."""
     request, name = run.request, _name(run.request)
+    wait_for_image(shop, run, request.image_id)
     row = shop.catalog.check_snapshot_exists(request.image_id, name)
     if row is None or not row.active:
         return
@@ -97,20 +100,22 @@ def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
 
 
 def register(shop: Workshop, run: ActivateRun, tx: Transaction) -> ActivateResponse:
-    """Record the snapshot, and its image as active."""
+    """Record the snapshot, and its image as active, unless somebody unpacks or removes the image."""
     request, response = run.request, run.response
-    try:
-        shop.devices.verify(_made(shop, run))
-    except DeviceLost as error:
-        raise Rewind("create-snapshot", str(error)) from error
-    shop.catalog.register_snapshot(
-        request.image_id,
-        response.snapshot_id,
-        response.snapshot_name,
-        response.device_path,
-        request.device_id,
-        tx=tx,
-    )
+    # Many snapshots of an image may be made at once, so its lock is held no longer than the row needs.
+    with locked_in(tx, shop, run, request.image_id, else_to="check-snapshot"):
+        try:
+            shop.devices.verify(_made(shop, run))
+        except DeviceLost as error:
+            raise Rewind("create-snapshot", str(error)) from error
+        shop.catalog.register_snapshot(
+            request.image_id,
+            response.snapshot_id,
+            response.snapshot_name,
+            response.device_path,
+            request.device_id,
+            tx=tx,
+        )
     response.active = response.activated = True
     return response
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast import Abort, JobState, Rewind, Run, WaitFor
+from holdfast import Abort, JobState, Rewind, Run, Transaction, WaitFor
 from holdfast.errors import NotFound
 from holdfast_images.archive.entry import Limits
 from holdfast_images.catalog.catalog import Catalog
@@ -119,6 +120,27 @@ def lock_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> None:
 def unlock_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> None:
     """Give the lock up, if it is this job's."""
     shop.catalog.release_image_lock(image_id, owner_of(run))
+
+
+def wait_for_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> None:
+    """Go on when nobody has the image's lock. Somebody may take it right after: `locked_in` tells."""
+    if shop.catalog.is_image_locked(image_id):
+        lock_image(shop, run, image_id)
+        unlock_image(shop, run, image_id)
+
+
+@contextmanager
+def locked_in(tx: Transaction, shop: Workshop, run: Run[Any, Any], image_id: str, *, else_to: str) -> Iterator[None]:
+    """Hold the lock inside one transaction only; rewind to the step that waits if somebody has it.
+
+    Whoever takes the lock afterwards sees what the transaction has written, and whoever had it before was seen here.
+    """
+    try:
+        shop.catalog.acquire_image_lock(image_id, owner_of(run), tx=tx)
+    except ImageBusy as busy:
+        raise Rewind(else_to, str(busy)) from busy
+    yield
+    shop.catalog.release_image_lock(image_id, owner_of(run), tx=tx)
 
 
 def is_live(run: Run[Any, Any], job_id: str) -> bool:

@@ -9,11 +9,15 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from holdfast import Engine, JobState
 from holdfast.core.records import JobResult
 from holdfast_images.archive.entry import Policy
-from holdfast_images.catalog.rows import DownloadStatus
+from holdfast_images.catalog.catalog import Catalog
+from holdfast_images.catalog.rows import DownloadStatus, UnpackedImage
+from holdfast_images.devices.directory import DirectoryDevices
+from holdfast_images.devices.protocol import Device
 from holdfast_images.flows.messages import ActivateRequest, DeactivateRequest, RemoveRequest
 from holdfast_images.flows.process import QUEUE_LIMITS, key_of
 from holdfast_images.flows.workshop import Workshop
@@ -332,6 +336,72 @@ def test_a_snapshot_of_a_device_that_is_gone_is_aborted(process: Process, shop: 
 
     assert reason(result).startswith("DeviceLost: ")
     assert shop.catalog.check_snapshot_exists(IMAGE_ID, "late") is None
+
+
+def test_a_snapshot_that_is_made_meanwhile_outlives_a_removal_or_is_not_made(
+    process: Process, shop: Workshop, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process()
+    engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True)))
+    row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
+    assert row is not None
+    request = ActivateRequest(
+        image_id=IMAGE_ID, device_id=row.device_id, device_name=row.device_name, snapshot_name="vm-1"
+    )
+    activating: list[str] = []
+    look = Catalog.get_unpacked_image_by_id
+
+    def activate_now(catalog: Catalog, image_id: str) -> UnpackedImage | None:
+        # The removal has just seen that there are no snapshots.
+        if not activating:
+            activating.append(engine.submit("activate-image", request))
+            eventually(lambda: _waits_or_has_ended(engine, activating[0]), "the activation waits for the removal")
+        return look(catalog, image_id)
+
+    monkeypatch.setattr(Catalog, "get_unpacked_image_by_id", activate_now)
+    removed = engine.wait(engine.submit("remove-image", RemoveRequest(image_id=IMAGE_ID)), timeout=30)
+    activated = engine.wait(activating[0], timeout=30)
+
+    assert removed.state is JobState.SUCCEEDED
+    assert reason(activated).startswith("DeviceLost: ")
+    assert shop.catalog.list_reservations() == []
+    assert_consistent(shop)
+
+
+def test_a_snapshot_is_not_recorded_while_its_image_is_being_removed(
+    process: Process, shop: Workshop, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process()
+    engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True)))
+    row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
+    assert row is not None
+    removing: list[str] = []
+    activate = DirectoryDevices.activate
+
+    def remove_now(devices: DirectoryDevices, device: Device) -> Path:
+        # The snapshot is made, and not recorded yet.
+        if not removing:
+            removing.append(engine.submit("remove-image", RemoveRequest(image_id=IMAGE_ID)))
+            eventually(lambda: shop.catalog.is_image_locked(IMAGE_ID), "the removal has begun")
+        return activate(devices, device)
+
+    monkeypatch.setattr(DirectoryDevices, "activate", remove_now)
+    request = ActivateRequest(
+        image_id=IMAGE_ID, device_id=row.device_id, device_name=row.device_name, snapshot_name="vm-1"
+    )
+    activated = engine.wait(engine.submit("activate-image", request), timeout=30)
+    removed = engine.wait(removing[0], timeout=30)
+
+    assert removed.state is JobState.SUCCEEDED
+    assert reason(activated).startswith("DeviceLost: ")
+    assert shop.catalog.list_images() == shop.catalog.list_snapshots() == []
+    assert shop.catalog.list_image_locks() == []
+    assert [found.name for found in shop.devices.found()] == ["vm-1"]  # gc's: no row knows it
+
+
+def _waits_or_has_ended(engine: Engine, job_id: str) -> bool:
+    job = engine.store.job(job_id)
+    return job.waits_for is not None or job.state in (JobState.SUCCEEDED, JobState.FAILED)
 
 
 # --- many at once -------------------------------------------------------------------------------------------
