@@ -114,7 +114,8 @@ def _covers(judged_by: Policy, asked_for: Policy) -> bool:
 
 def download(shop: Workshop, run: DownloadRun) -> DownloadResponse:
     """Bring the object to its file, whole or not at all."""
-    if run.response.already_exist:
+    # Looked at again: a later step that misses the file comes back here with the very same response.
+    if run.response.already_exist and Path(run.response.local_path).exists():
         return run.response
     request = run.request
     target = shop.file_of(request.image_id)

@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.catalog.rows import DownloadStatus, UnpackedImage
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
+from holdfast_images.errors import ImageRefused
 from holdfast_images.flows.messages import ActivateRequest, DeactivateRequest, RemoveRequest
 from holdfast_images.flows.process import QUEUE_LIMITS, key_of
 from holdfast_images.flows.workshop import Workshop
@@ -172,6 +174,24 @@ def test_verifying_finds_a_device_that_was_tampered_with(process: Process, shop:
     assert outcomes(believed) == ["handoff"] * 3
     assert outcomes(verified) == ["handoff", "completed", "handoff"]
     assert (device_path(shop) / "rootfs/etc/hostname").read_bytes() == b"small\n"
+
+
+def test_a_file_that_goes_while_it_is_judged_again_is_downloaded_again(
+    process: Process, shop: Workshop, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.write_bytes(small_image(symlink(b"rootfs/etc/mtab", b"/proc/mounts")))
+    process(policy=Policy.DISTRO)
+    find_refusal = Catalog.find_refusal
+
+    def find_and_lose(catalog: Catalog, *key: Any, **content: Any) -> ImageRefused | None:
+        # The last that is asked before the file is handed to the step that judges it.
+        shop.file_of(IMAGE_ID).unlink(missing_ok=True)
+        return find_refusal(catalog, *key, **content)
+
+    monkeypatch.setattr(Catalog, "find_refusal", find_and_lose)
+    judged = process(policy=Policy.STRICT)
+
+    assert reason(judged["download"]).startswith("ImageRefused: ")
 
 
 # --- locks --------------------------------------------------------------------------------------------------
