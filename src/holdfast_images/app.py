@@ -100,7 +100,7 @@ def source_of(settings: Settings, *, key: str | None = None, url: str | None = N
         if not settings.bucket:
             raise InvalidName("no bucket is given", hint="--bucket, HOLDFAST_BUCKET or S3_BUCKET; or use --source")
         location = location_of(bucket=settings.bucket, key=valid_key(key), settings=settings.source)
-        return Source(location=location, s3_key=key, bucket=settings.bucket)
+        return Source(location=location, s3_key=str(location), bucket=settings.bucket)
     if key:
         raise InvalidName("both a key and a URL are given", hint="give one of --s3-key and --source")
     location = location_of(url, settings=settings.source)

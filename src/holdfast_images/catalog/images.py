@@ -48,6 +48,11 @@ class ImageTables(Tables):
                 )
             session.run("delete_refusals", s3_key=s3_key)
 
+    def refuse_other_key(self, image_id: str, s3_key: str) -> None:
+        """Raise CatalogConflict if the image is recorded under another key."""
+        with self._reading() as session:
+            _refuse_other_key(session, image_id, s3_key)
+
     def get_image_by_id(self, image_id: str) -> Image | None:
         """One image, whatever its status."""
         return self._one(Image, "image_by_id", image_id=image_id)

@@ -57,6 +57,8 @@ def check_exists(shop: Workshop, run: DownloadRun) -> DownloadResponse:
     request = run.request
     image = shop.catalog.check_image_downloaded(request.s3_key)
     if image is None:
+        # Before anything is fetched: the file of an image is named after its id, whatever key it came from.
+        shop.catalog.refuse_other_key(request.image_id, request.s3_key)
         return run.response
     if image.image_id != request.image_id:
         raise CatalogConflict(

@@ -296,6 +296,27 @@ def test_an_image_without_a_root_file_system_is_refused_and_its_device_removed(
     assert shop.catalog.list_image_locks() == []
 
 
+def test_an_image_id_that_is_recorded_under_another_key_is_refused_and_harms_nothing(
+    process: Process, shop: Workshop, engine: Engine, tmp_path: Path
+) -> None:
+    process()
+    before = shop.file_of(IMAGE_ID).read_bytes()
+    other = tmp_path / "other.tar"
+    reasons = []
+    for content in (small_image(member(b"rootfs/etc/other", b"other")), small_image(member(b"rootfs/su", mode=0o4755))):
+        other.write_bytes(content)
+        request = msgspec.structs.replace(request_for(other), s3_key="other/key.tar")
+        job = engine.submit("process-image", request, key="another key")
+        engine.wait(job, timeout=30)
+        [download] = engine.store.children(job)
+        reasons.append(reason(engine.wait(download.job_id)))
+
+    assert all(text.startswith("CatalogConflict: ") and "images/small.tar" in text for text in reasons)
+    assert shop.file_of(IMAGE_ID).read_bytes() == before
+    assert outcomes(process()) == ["handoff"] * 3
+    assert_consistent(shop)
+
+
 def test_other_content_under_the_same_name_is_refused_while_snapshots_of_the_first_exist(
     process: Process, shop: Workshop, source: Path, engine: Engine
 ) -> None:
