@@ -1,4 +1,4 @@
-"""Exclusive locks on images: one unpacks, the others wait."""
+"""Exclusive locks on images: one downloads, unpacks or removes it, the others wait."""
 
 from __future__ import annotations
 

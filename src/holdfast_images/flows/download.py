@@ -2,7 +2,7 @@
 
 | killed in | leaves | the next execution |
 |---|---|---|
-| check-exists | nothing | asks again |
+| check-exists | nothing, or the image's lock | asks again, and finds the lock to be its own |
 | download | a hidden partial file | removes it and downloads from the beginning |
 | validate | the file | judges it again |
 | store-metadata | the file, and the row or no row | writes the row, once |
@@ -20,7 +20,7 @@ from holdfast_images.archive.entry import Finding, Policy, Report, Severity
 from holdfast_images.catalog.rows import Image
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
-from holdfast_images.flows.workshop import Workshop, aborting
+from holdfast_images.flows.workshop import Workshop, aborting, holds_image, lock_image, owner_of, unlock_image
 from holdfast_images.source.fetching import fetch
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 from holdfast_images.source.partial import remove_partials
@@ -53,13 +53,27 @@ def download_flow(shop: Workshop) -> Flow[DownloadRequest, DownloadResponse]:
 
 
 def check_exists(shop: Workshop, run: DownloadRun) -> DownloadResponse:
-    """Hand off if the file is there and still what was verified."""
+    """Hand off if the file is there and still what was verified; else nobody else downloads it from here on."""
+    found, is_done = _look(shop, run)
+    if not is_done:
+        lock_image(shop, run, run.request.image_id)
+        # Whoever had the lock before may have done it, or recorded other content.
+        found, is_done = _look(shop, run)
+        if is_done:
+            unlock_image(shop, run, run.request.image_id)
+    if is_done:
+        raise Handoff(found)
+    return found
+
+
+def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
+    """The recorded file if it can be used, and whether it was judged by rules as strict as those asked for."""
     request = run.request
     image = shop.catalog.check_image_downloaded(request.s3_key)
     if image is None:
         # Before anything is fetched: the file of an image is named after its id, whatever key it came from.
         shop.catalog.refuse_other_key(request.image_id, request.s3_key)
-        return run.response
+        return run.response, False
     if image.image_id != request.image_id:
         raise CatalogConflict(
             f"key {request.s3_key!r} is recorded as image {image.image_id}, not {request.image_id}",
@@ -67,16 +81,16 @@ def check_exists(shop: Workshop, run: DownloadRun) -> DownloadResponse:
         )
     found = _verified_file(shop, run, image)
     if found is None:
-        return run.response
+        return run.response, False
     known = shop.catalog.get_verification(image.image_id)
     if known is not None and known.checksum == found.checksum and _covers(Policy(known.policy), request.judging.policy):
         found.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
-        raise Handoff(found)
+        return found, True
     # The content is the one that was recorded, but it was judged by rules that let more through.
     refused = shop.catalog.find_refusal(request.s3_key, policy=request.judging.policy, checksum=found.checksum)
     if refused is not None and not request.judging.verify:
         raise refused
-    return found
+    return found, False
 
 
 def _verified_file(shop: Workshop, run: DownloadRun, image: Image) -> DownloadResponse | None:
@@ -217,7 +231,7 @@ def _refuse(shop: Workshop, run: DownloadRun, report: Report) -> None:
 
 
 def store_metadata(shop: Workshop, run: DownloadRun, tx: Transaction) -> DownloadResponse:
-    """Record the verified file, if it is still the one that was verified."""
+    """Record the verified file, if it is still the one that was verified, and let go of the image."""
     request, response = run.request, run.response
     try:
         fingerprint = fingerprint_of(response.local_path)
@@ -236,15 +250,19 @@ def store_metadata(shop: Workshop, run: DownloadRun, tx: Transaction) -> Downloa
         warnings=msgspec.json.encode(response.warnings).decode(),
         tx=tx,
     )
+    shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
     return response
 
 
 def remove_unrecorded(shop: Workshop, run: DownloadRun) -> None:
-    """After a failure: no partial file stays, and no file that no row knows."""
+    """After a failure: no partial file stays, no file that no row knows, and no lock."""
     request = run.request
+    if not holds_image(shop, run, request.image_id):
+        return  # this job has made nothing, or has cleaned up before: what is there is another's
     target = shop.file_of(request.image_id)
     remove_partials(target)
     image = shop.catalog.get_image_by_id(request.image_id)
     if (image is None or image.download_status != "completed") and run.response.downloaded:
         with run.effect("remove-unrecorded"):
             target.unlink(missing_ok=True)
+    unlock_image(shop, run, request.image_id)

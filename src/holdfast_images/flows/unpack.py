@@ -30,7 +30,16 @@ from holdfast_images.errors import (
 )
 from holdfast_images.flows.layout import refuse_bad_layout
 from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
-from holdfast_images.flows.workshop import Workshop, aborting, device_of, lock_image, owner_of, unlock_image, uuid_of
+from holdfast_images.flows.workshop import (
+    Workshop,
+    aborting,
+    device_of,
+    holds_image,
+    lock_image,
+    owner_of,
+    unlock_image,
+    uuid_of,
+)
 from holdfast_images.model import device_id_candidates, device_name
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 
@@ -292,6 +301,8 @@ def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse
 def remove_unrecorded(shop: Workshop, run: UnpackRun) -> None:
     """After a failure: no device stays that no row knows, and no lock. What cannot be removed now is left to gc."""
     request = run.request
+    if not holds_image(shop, run, request.image_id):
+        return  # this job has made nothing, or has cleaned up before: what is there is another's
     row = shop.catalog.get_unpacked_image_by_id(request.image_id)
     if run.response.device_id and (row is None or not row.layout_verified):
         device = _device(run)

@@ -122,6 +122,12 @@ def unlock_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> None:
     shop.catalog.release_image_lock(image_id, owner_of(run))
 
 
+def holds_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> bool:
+    """Is the lock this job's?"""
+    lock = shop.catalog.get_image_lock(image_id)
+    return lock is not None and lock.locked_by == owner_of(run)
+
+
 def wait_for_image(shop: Workshop, run: Run[Any, Any], image_id: str) -> None:
     """Go on when nobody has the image's lock. Somebody may take it right after: `locked_in` tells."""
     if shop.catalog.is_image_locked(image_id):

@@ -16,7 +16,7 @@ from holdfast import Engine, JobState
 from holdfast.core.records import JobResult
 from holdfast_images.archive.entry import Policy
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.catalog.rows import DownloadStatus, UnpackedImage
+from holdfast_images.catalog.rows import DownloadStatus, Image, UnpackedImage
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
 from holdfast_images.errors import ImageRefused
@@ -202,7 +202,7 @@ def test_a_lock_whose_owner_is_not_live_is_taken_over_and_journaled(
 ) -> None:
     shop.catalog.acquire_image_lock(IMAGE_ID, "job:01ARZ3NDEKTSV4RRFFQ69G5FAV")
     results = process()
-    reasons = [entry.reason for entry in engine.store.journal(results["unpack"].job_id)]
+    reasons = [entry.reason for entry in engine.store.journal(results["download"].job_id)]
 
     assert outcomes(results) == ["completed"] * 3
     assert any("took over the lock of job:01ARZ3NDEKTSV4RRFFQ69G5FAV" in reason for reason in reasons)
@@ -210,15 +210,13 @@ def test_a_lock_whose_owner_is_not_live_is_taken_over_and_journaled(
 
 
 def test_a_lock_whose_owner_is_live_is_waited_for(process: Process, shop: Workshop, engine: Engine) -> None:
-    engine.store.pause_queue("unpacking", actor="operator", reason="to hold a live job")
     request = msgspec.structs.replace(request_for(Path("/nowhere")), image_id="other", s3_key="other")
     live = engine.submit("process-image", request, delay=3600)
     shop.catalog.acquire_image_lock(IMAGE_ID, f"job:{live}")
-    engine.store.resume_queue("unpacking")
     results: list[dict[str, JobResult]] = []
     waiting = threading.Thread(target=lambda: results.append(process()))
     waiting.start()
-    eventually(lambda: _waits_for(engine, live), "the unpacking waits for the owner of the lock")
+    eventually(lambda: _waits_for(engine, live), "the download waits for the owner of the lock")
     assert not results
     engine.cancel(live, reason="the test goes on")
     waiting.join(60)
@@ -228,7 +226,7 @@ def test_a_lock_whose_owner_is_live_is_waited_for(process: Process, shop: Worksh
 
 
 def _waits_for(engine: Engine, job_id: str) -> bool:
-    return any(job.flow == "unpack-image" and job.waits_for == job_id for job in engine.store.jobs(limit=50))
+    return any(job.flow == "download-image" and job.waits_for == job_id for job in engine.store.jobs(limit=50))
 
 
 # --- refused ------------------------------------------------------------------------------------------------
@@ -273,6 +271,55 @@ def test_stricter_rules_refuse_what_laxer_ones_took_and_harm_nothing(
     assert reason(refused["download"]).startswith("ImageRefused: ")
     assert outcomes(again) == ["handoff"] * 3
     assert_consistent(shop)
+
+
+def test_stricter_rules_that_come_at_the_same_time_harm_nothing(
+    process: Process, shop: Workshop, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.write_bytes(small_image(symlink(b"rootfs/etc/mtab", b"/proc/mounts")))
+    check = Catalog.check_image_downloaded
+    taken: list[dict[str, JobResult]] = []
+    asked = threading.Event()
+
+    def take_meanwhile(catalog: Catalog, s3_key: str) -> Image | None:
+        # The strict job has just been told that there is no such image.
+        found = check(catalog, s3_key)
+        if not asked.is_set():
+            asked.set()
+            taken.append(process(policy=Policy.DISTRO))
+        return found
+
+    monkeypatch.setattr(Catalog, "check_image_downloaded", take_meanwhile)
+    refused = process(policy=Policy.STRICT)
+
+    assert outcomes(taken[0]) == ["completed"] * 3
+    assert reason(refused["download"]).startswith("ImageRefused: ")
+    assert shop.file_of(IMAGE_ID).read_bytes() == source.read_bytes()
+    assert outcomes(process(policy=Policy.DISTRO)) == ["handoff"] * 3
+    assert_consistent(shop)
+
+
+def test_a_job_that_waits_for_the_lock_removes_nothing_when_it_is_cancelled(
+    process: Process, shop: Workshop, source: Path, engine: Engine
+) -> None:
+    request = msgspec.structs.replace(request_for(Path("/nowhere")), image_id="other", s3_key="other")
+    live = engine.submit("process-image", request, delay=3600)
+    shop.catalog.acquire_image_lock(IMAGE_ID, f"job:{live}")
+    shop.images.mkdir(parents=True, exist_ok=True)
+    partial = shop.images / f".{IMAGE_ID}.tar.token.partial"
+    partial.write_bytes(b"of the job that has the lock")
+    request = request_for(source)
+    job = engine.submit("process-image", request, key=key_of(request))
+    eventually(lambda: _waits_for(engine, live), "the download waits for the owner of the lock")
+    [download] = engine.store.children(job)
+    engine.cancel(download.job_id, reason="the test wants it")
+    ended = engine.wait(download.job_id, timeout=30)
+    lock = shop.catalog.get_image_lock(IMAGE_ID)
+
+    assert ended.state is JobState.FAILED
+    assert partial.exists()
+    assert lock is not None
+    assert lock.locked_by == f"job:{live}"
 
 
 def test_a_pinned_digest_is_the_only_content_that_is_taken(process: Process, shop: Workshop) -> None:
