@@ -88,9 +88,10 @@ class ImageTables(Tables):
         *,
         policy: str,
         warnings: str = "[]",
+        origin: str = "",
         tx: Transaction | None = None,
     ) -> None:
-        """Pin the policy and the warnings (JSON) of an image, and how its verified file is recognised."""
+        """Pin the policy and the warnings (JSON) of an image, its origin, and how its verified file is recognised."""
         with self._writing(tx) as session:
             session.run(
                 "store_verification",
@@ -102,6 +103,7 @@ class ImageTables(Tables):
                 ctime_ns=fingerprint.ctime_ns,
                 policy=policy,
                 warnings=warnings,
+                origin=origin,
             )
 
     def get_verification(self, image_id: str) -> Verification | None:

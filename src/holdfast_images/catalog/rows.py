@@ -114,6 +114,8 @@ class Verification(Row, frozen=True, kw_only=True):
     policy: str
     warnings: str
     """JSON, as it was given."""
+    origin: str = ""
+    """Which object it was, of all that there are; empty if that is not known."""
     verified_at: datetime
 
     @property

@@ -6,7 +6,7 @@
 | create-snapshot | a reserved id, no snapshot, a half-made or a whole one | makes it, or finds it made |
 | register | the snapshot, and the rows or no rows | writes both rows, once |
 
-Whoever removes the image at the same time either sees the snapshot's row, or the snapshot is not recorded and left to gc.
+Whoever removes the image at the same time sees the snapshot's row, or the snapshot is not recorded and left to gc.
 """
 
 from __future__ import annotations

@@ -17,12 +17,13 @@ import msgspec
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
 from holdfast_images.archive.entry import Finding, Policy, Report, Severity
-from holdfast_images.catalog.rows import Image
+from holdfast_images.catalog.rows import Image, Verification
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
 from holdfast_images.flows.workshop import Workshop, aborting, holds_image, lock_image, owner_of, unlock_image
 from holdfast_images.source.fetching import fetch
 from holdfast_images.source.hashing import fingerprint_of, hash_file
+from holdfast_images.source.locations import full_name
 from holdfast_images.source.partial import remove_partials
 
 DownloadRun = Run[DownloadRequest, DownloadResponse]
@@ -74,15 +75,21 @@ def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
         # Before anything is fetched: the file of an image is named after its id, whatever key it came from.
         shop.catalog.refuse_other_key(request.image_id, request.s3_key)
         return run.response, False
+    known = shop.catalog.get_verification(image.image_id)
+    if known is not None and known.origin not in ("", full_name(request.location)):
+        raise CatalogConflict(
+            f"key {request.s3_key!r} is recorded as image {image.image_id} from {known.origin}, "
+            f"not from {full_name(request.location)}",
+            hint="remove that image first, or choose another key and image id for this one",
+        )
     if image.image_id != request.image_id:
         raise CatalogConflict(
             f"key {request.s3_key!r} is recorded as image {image.image_id}, not {request.image_id}",
             hint="use that image id, or remove that image first",
         )
-    found = _verified_file(shop, run, image)
+    found = _verified_file(shop, run, image, known)
     if found is None:
         return run.response, False
-    known = shop.catalog.get_verification(image.image_id)
     if known is not None and known.checksum == found.checksum and _covers(Policy(known.policy), request.judging.policy):
         found.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
         return found, True
@@ -93,7 +100,9 @@ def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
     return found, False
 
 
-def _verified_file(shop: Workshop, run: DownloadRun, image: Image) -> DownloadResponse | None:
+def _verified_file(
+    shop: Workshop, run: DownloadRun, image: Image, known: Verification | None
+) -> DownloadResponse | None:
     """The recorded file, if it is there and its content the recorded one. Reads it only if something has changed."""
     request, path = run.request, Path(image.local_path)
     try:
@@ -103,7 +112,6 @@ def _verified_file(shop: Workshop, run: DownloadRun, image: Image) -> DownloadRe
         return None
     if request.judging.sha256 not in (None, image.checksum) or fingerprint.size != image.size_bytes:
         return None
-    known = shop.catalog.get_verification(image.image_id)
     if request.judging.verify or known is None or known.fingerprint != fingerprint:
         checksum = hash_file(path, run.check, run.progress)
         if checksum != image.checksum:
@@ -111,7 +119,12 @@ def _verified_file(shop: Workshop, run: DownloadRun, image: Image) -> DownloadRe
             return None
         if known is not None:
             shop.catalog.store_verification(
-                image.image_id, checksum, fingerprint, policy=known.policy, warnings=known.warnings
+                image.image_id,
+                checksum,
+                fingerprint,
+                policy=known.policy,
+                warnings=known.warnings,
+                origin=known.origin,
             )
     return DownloadResponse(
         image_id=image.image_id,
@@ -248,6 +261,7 @@ def store_metadata(shop: Workshop, run: DownloadRun, tx: Transaction) -> Downloa
         fingerprint,
         policy=request.judging.policy,
         warnings=msgspec.json.encode(response.warnings).decode(),
+        origin=full_name(request.location),
         tx=tx,
     )
     shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)

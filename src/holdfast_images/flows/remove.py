@@ -77,7 +77,7 @@ def remove_flow(shop: Workshop) -> Flow[RemoveRequest, RemoveResponse]:
 
 
 def check_removable(shop: Workshop, run: RemoveRun) -> RemoveResponse:
-    """Nobody downloads or unpacks the image meanwhile, and no snapshot of it is in use, unless that is to be ignored."""
+    """Nobody downloads or unpacks the image meanwhile, and no snapshot of it is in use, unless it is forced."""
     request = run.request
     lock_image(shop, run, request.image_id)
     image = shop.catalog.get_image_by_id(request.image_id)

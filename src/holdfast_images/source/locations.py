@@ -109,6 +109,13 @@ def origin_of(location: Location) -> tuple[str, str]:
             return "file://", location.path
 
 
+def full_name(location: Location) -> str:
+    """What tells the object from all others, behind other endpoints too; without secrets."""
+    if isinstance(location, S3Object) and location.endpoint is not None:
+        return f"{location} at {location.endpoint}"
+    return location.url if isinstance(location, HttpObject) else str(location)
+
+
 def masked(url: str) -> str:
     """The URL as a message may show it: without user, password, query and fragment."""
     head = url.partition("#")[0]

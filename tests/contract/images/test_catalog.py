@@ -355,13 +355,15 @@ def test_stale_locks_are_found_and_removed(catalog: Catalog, place: CatalogPlace
 def test_a_verification_counts_for_its_content_only(catalog: Catalog) -> None:
     store(catalog)
     assert catalog.get_verification("img-1") is None
-    catalog.store_verification("img-1", "c" * 64, FINGERPRINT, policy="distro", warnings='[{"code":"W"}]')
+    catalog.store_verification(
+        "img-1", "c" * 64, FINGERPRINT, policy="distro", warnings='[{"code":"W"}]', origin="s3://bucket/k"
+    )
     found = catalog.get_verification("img-1")
     store(catalog, checksum="d" * 64)
 
     assert found is not None
     assert found.fingerprint == FINGERPRINT
-    assert (found.policy, found.warnings) == ("distro", '[{"code":"W"}]')
+    assert (found.policy, found.warnings, found.origin) == ("distro", '[{"code":"W"}]', "s3://bucket/k")
     assert catalog.get_verification("img-1") is None
 
 

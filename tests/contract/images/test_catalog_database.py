@@ -24,6 +24,7 @@ DESCRIPTIONS = [
     (1, "Initial schema (images, unpacked_images, snapshots tables)"),
     (2, "Add image_locks table for concurrency control"),
     (3, "Add verified files, refusals and reserved device ids"),
+    (4, "Add where verified files came from"),
 ]
 MIGRATIONS = "SELECT version, description FROM schema_migrations ORDER BY version"
 ON_SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -60,7 +61,7 @@ def test_eight_processes_migrate_once_and_reserve_eight_ids(place: CatalogPlace)
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_older_catalog_is_brought_up_to_date_with_its_rows(place: CatalogPlace, version: int) -> None:
     Engine.open(place.url).close()
     with closing(sqlite3.connect(sqlite_of(place).path)) as connection:

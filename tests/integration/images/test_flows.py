@@ -364,6 +364,23 @@ def test_an_image_id_that_is_recorded_under_another_key_is_refused_and_harms_not
     assert_consistent(shop)
 
 
+def test_the_same_key_from_elsewhere_is_not_taken_for_what_was_downloaded(
+    process: Process, shop: Workshop, engine: Engine, tmp_path: Path
+) -> None:
+    process()
+    other = tmp_path / "other.tar"
+    other.write_bytes(small_image(member(b"rootfs/etc/other", b"other")))
+    job = engine.submit("process-image", request_for(other), key="another key")
+    engine.wait(job, timeout=30)
+    [download] = engine.store.children(job)
+    refused = reason(engine.wait(download.job_id))
+
+    assert refused.startswith("CatalogConflict: ")
+    assert f"from file://{tmp_path / 'source.tar'}, not from file://{other}" in refused
+    assert outcomes(process()) == ["handoff"] * 3
+    assert_consistent(shop)
+
+
 def test_other_content_under_the_same_name_is_refused_while_snapshots_of_the_first_exist(
     process: Process, shop: Workshop, source: Path, engine: Engine
 ) -> None:
@@ -482,7 +499,8 @@ def test_a_snapshot_is_not_recorded_while_its_image_is_being_removed(
 
     assert removed.state is JobState.SUCCEEDED
     assert reason(activated).startswith("DeviceLost: ")
-    assert shop.catalog.list_images() == shop.catalog.list_snapshots() == []
+    assert shop.catalog.list_images() == []
+    assert shop.catalog.list_snapshots() == []
     assert shop.catalog.list_image_locks() == []
     assert [found.name for found in shop.devices.found()] == ["vm-1"]  # gc's: no row knows it
 

@@ -238,8 +238,8 @@ HAVING (i.activation_status = 'active') <> (count(s.id) > 0) ORDER BY i.image_id
 -- name: store_verification
 -- What was verified, and how to recognise the file.
 INSERT INTO {schema}.image_verifications
-    (host, image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings)
-VALUES (:host, :image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings)
+    (host, image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin)
+VALUES (:host, :image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin)
 ON CONFLICT(host, image_id) DO UPDATE SET
     checksum = excluded.checksum,
     size_bytes = excluded.size_bytes,
@@ -248,6 +248,7 @@ ON CONFLICT(host, image_id) DO UPDATE SET
     ctime_ns = excluded.ctime_ns,
     policy = excluded.policy,
     warnings = excluded.warnings,
+    origin = excluded.origin,
     verified_at = CURRENT_TIMESTAMP;
 
 -- name: verification

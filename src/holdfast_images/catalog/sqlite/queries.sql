@@ -233,8 +233,8 @@ HAVING (i.activation_status = 'active') <> (count(s.id) > 0) ORDER BY i.image_id
 -- name: store_verification
 -- What was verified, and how to recognise the file.
 INSERT INTO image_verifications
-    (image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings)
-VALUES (:image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings)
+    (image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin)
+VALUES (:image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin)
 ON CONFLICT(image_id) DO UPDATE SET
     checksum = excluded.checksum,
     size_bytes = excluded.size_bytes,
@@ -243,6 +243,7 @@ ON CONFLICT(image_id) DO UPDATE SET
     ctime_ns = excluded.ctime_ns,
     policy = excluded.policy,
     warnings = excluded.warnings,
+    origin = excluded.origin,
     verified_at = CURRENT_TIMESTAMP;
 
 -- name: verification

@@ -11,6 +11,7 @@ from holdfast_images.source.locations import (
     FileObject,
     HttpObject,
     S3Object,
+    full_name,
     location_of,
     masked,
     origin_of,
@@ -33,6 +34,17 @@ def test_the_settings_say_where_a_bucket_is() -> None:
     assert location == S3Object(
         bucket="bucket", key="a.tar", endpoint="https://store.example", region="eu", anonymous=True
     )
+
+
+def test_a_full_name_tells_buckets_and_endpoints_apart_and_no_secrets() -> None:
+    elsewhere = SourceSettings(endpoint="https://store.example")
+
+    assert full_name(location_of("s3://bucket/a.tar")) == "s3://bucket/a.tar"
+    assert full_name(location_of("s3://bucket/a.tar", settings=elsewhere)) == (
+        "s3://bucket/a.tar at https://store.example"
+    )
+    assert full_name(location_of(SIGNED)) == "https://host/x.tar"
+    assert full_name(location_of("https://host/x.tar?version=2")) == "https://host/x.tar?version=2"
 
 
 def test_a_file_is_named_by_its_absolute_path() -> None:
