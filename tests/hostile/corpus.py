@@ -211,6 +211,16 @@ KINDS = [
     Attack("world-writable-usr-sticky", Reason.WORLD_WRITABLE_CRITICAL, made(D(b"rootfs/usr/", mode=0o1777))),
     Attack("world-writable-passwd", Reason.WORLD_WRITABLE_CRITICAL, made(F(b"./etc/passwd", mode=0o666))),
     Attack("world-writable-rootfs", Reason.WORLD_WRITABLE_CRITICAL, made(D(b"rootfs", mode=0o777))),
+    Attack(
+        "world-writable-passwd-by-a-hard-link",
+        Reason.WORLD_WRITABLE_CRITICAL,
+        made(F(b"rootfs/x", mode=0o666), H(b"rootfs/etc/passwd", b"rootfs/x", mode=0o644)),
+    ),
+    Attack(
+        "world-writable-passwd-by-a-hard-link-of-a-hard-link",
+        Reason.WORLD_WRITABLE_CRITICAL,
+        made(F(b"x", mode=0o666), H(b"y", b"x", mode=0o644), H(b"etc/passwd", b"y", mode=0o644)),
+    ),
     Attack("owner-that-means-nobody", Reason.BAD_OWNER, raw(header(b"f", uid=base_256(2**32 - 1, 8))), ONLY),
     Attack("owner-beyond-32-bits", Reason.BAD_OWNER, raw(pax({b"gid": b"4294967296"}), header(b"f")), ONLY),
     *(

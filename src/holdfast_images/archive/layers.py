@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from holdfast_images.archive.attributes import CRITICAL
+from holdfast_images.archive.names import printable
+from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.rules import OPAQUE, WHITEOUT
 from holdfast_images.archive.tree import OPEN_DIRECTORY, Attributes, Tree
+from holdfast_images.errors import ImageRefused
 
 
 class LayeredTree(Tree):
@@ -39,7 +43,7 @@ class LayeredTree(Tree):
     ) -> None:
         """As in a plain tree."""
         super().add_file(path, attributes, size, content, pieces)
-        self._note(path)
+        self._note(path, attributes.mode)
 
     def add_directory(self, path: bytes, attributes: Attributes) -> None:
         """As in a plain tree; the root itself may be told about too."""
@@ -47,17 +51,18 @@ class LayeredTree(Tree):
             self._directories[b""] = attributes
             return
         super().add_directory(path, attributes)
-        self._note(path)
+        self._note(path, attributes.mode)
 
     def add_symlink(self, path: bytes, attributes: Attributes, target: bytes) -> None:
         """As in a plain tree."""
         super().add_symlink(path, attributes, target)
-        self._note(path)
+        self._note(path, 0)
 
     def add_hardlink(self, path: bytes, target: bytes) -> None:
         """As in a plain tree; the file may be a lower layer's."""
         super().add_hardlink(path, target)
-        self._note(path)
+        parent, name = self._place(path)
+        self._note(path, os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
 
     def hide(self, path: bytes) -> None:
         """Take away what lower layers have; the path is that of a whiteout, or of the mark of an opaque directory."""
@@ -123,10 +128,14 @@ class LayeredTree(Tree):
         except (FileNotFoundError, NotADirectoryError):
             return None  # a later layer has removed or replaced it
 
-    def _note(self, path: bytes) -> None:
+    def _note(self, path: bytes, mode: int) -> None:
         """Remember the entry just written as this layer's own."""
         here = self._here
-        self._written.add(self._real(path.rpartition(b"/")[2]))
+        real = self._real(path.rpartition(b"/")[2])
+        # The rules have judged the name in the layer; links of lower layers may have led it elsewhere.
+        if mode & 0o002 and real in CRITICAL:
+            raise ImageRefused(Reason.WORLD_WRITABLE_CRITICAL, f"everybody may write to {printable(real)}")
+        self._written.add(real)
         while here not in self._above:
             self._above.add(here)
             if not here:

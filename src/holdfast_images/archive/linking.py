@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast_images.archive import names
-from holdfast_images.archive.attributes import Remark, by_policy, error
+from holdfast_images.archive.attributes import CRITICAL, Remark, by_policy, error
 from holdfast_images.archive.entry import Entry, Kind, Limits, Policy
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.seen import Seen
@@ -79,3 +79,11 @@ def judged_hardlink(
     if count + 2 > LINKS_PER_FILE:
         return b"", error(Reason.TOO_MANY_LINKS, f"-> {shown} has {LINKS_PER_FILE} names already")
     return link, None
+
+
+def judged_first_name(path: bytes, link: bytes, seen: Seen) -> list[Remark]:
+    """A hard link has the mode of the file that it is another name of, not the one in its own header."""
+    first = seen.origins.get(link, link)
+    if first not in seen.world_writable or seen.inside(path) not in CRITICAL:
+        return []
+    return [error(Reason.WORLD_WRITABLE_CRITICAL, f"everybody may write to {names.printable(first)}, which it is")]

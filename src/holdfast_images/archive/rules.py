@@ -192,7 +192,7 @@ class Judge:
             return b"", list(linking.judged_symlink(entry, path, self._seen, self._policy))
         if entry.kind is Kind.HARDLINK:
             link, remark = linking.judged_hardlink(entry, path, self._seen, self._limits, layer=self._layer)
-            return link, [] if remark is None else [remark]
+            return link, ([] if remark is None else [remark]) + linking.judged_first_name(path, link, self._seen)
         return b"", []
 
     def _size_remarks(self, entry: Entry) -> list[Remark]:
@@ -228,6 +228,8 @@ class Judge:
             origin = seen.origins.get(link, link)
             seen.origins[path] = origin
             seen.names_of[origin] = seen.names_of.get(origin, 0) + 1
+        elif entry.kind is FILE and entry.mode & 0o002:
+            seen.world_writable.add(path)
 
     def _remember_parent(self, name: bytes, parts: list[bytes]) -> None:
         """Names in the same directory need not be looked at from its root on."""

@@ -22,6 +22,8 @@ class Seen:
         """Hard link -> the file it is another name of."""
         self.names_of: dict[bytes, int] = {}
         """File -> how many hard links it has."""
+        self.world_writable: set[bytes] = set()
+        """Files that everybody may write to, whatever the headers of their hard links say."""
 
     def obstacle(self, parts: list[bytes]) -> tuple[bytes, Kind] | None:
         """The first thing on the way to a name that is no directory."""

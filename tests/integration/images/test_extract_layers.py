@@ -215,6 +215,23 @@ def test_a_file_of_a_lower_layer_on_the_way_is_refused(target: Path) -> None:
     assert refused.value.code == "PARENT_NOT_DIRECTORY"
 
 
+@pytest.mark.parametrize(
+    "lower, upper",
+    [
+        ([D(b"etc"), S(b"e", b"etc")], [F(b"e/passwd", mode=0o666)]),
+        ([D(b"etc"), S(b"e", b"/etc")], [D(b"e/ssh", mode=0o777)]),
+        ([F(b"x", mode=0o666)], [H(b"etc/passwd", b"x", mode=0o644)]),
+    ],
+    ids=["file", "directory", "hard link"],
+)
+def test_lower_layers_do_not_lead_what_everybody_may_write_to_critical_places(
+    target: Path, lower: list[bytes], upper: list[bytes]
+) -> None:
+    with pytest.raises(ImageRefused) as refused:
+        applied(target, lower, upper)
+    assert refused.value.code == "WORLD_WRITABLE_CRITICAL"
+
+
 def test_what_a_link_alias_has_hidden_and_written_is_the_same_layer(target: Path) -> None:
     """The whiteout comes by one name, the entry by the other."""
     root = applied(
