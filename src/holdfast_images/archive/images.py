@@ -73,8 +73,8 @@ def verify_contents(image: Image, limits: Limits, *, all_layers: bool) -> None:
     """The decompressed layers are those the configuration names: all, or those of which nothing else is proven."""
     members = Members(image.fd, {})
     for layer in image.layers:
-        if (all_layers or not layer.proven) and layer.content.startswith("sha256:"):
-            found = members.digest_of_content(layer.member, limits)
+        if all_layers or not layer.proven:
+            found = members.digest_of_content(layer.member, limits, layer.content.partition(":")[0])
             if found != layer.content:
                 raise ImageRefused(
                     Reason.DIGEST_MISMATCH, f"the layer {layer.name} decompresses to {found}, not {layer.content}"

@@ -220,7 +220,8 @@ def _choose(candidates: list[Descriptor], architecture: str) -> Descriptor:
 
 def _oci_layer(members: Members, descriptor: Descriptor, content: str) -> Layer:
     _expect_media_type(descriptor, set(_LAYERS))
-    if _LAYERS[descriptor.media_type] == "none" and descriptor.digest.startswith("sha256:"):
+    same_algorithm = descriptor.digest.partition(":")[0] == content.partition(":")[0]
+    if _LAYERS[descriptor.media_type] == "none" and same_algorithm:
         _compare(descriptor.digest, content, descriptor.digest)
     return Layer(
         name=descriptor.digest,

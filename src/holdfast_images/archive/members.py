@@ -95,16 +95,16 @@ class Members:
                 done += got
         return f"{algorithm}:{hashed.hexdigest()}"
 
-    def digest_of_content(self, member: Member, limits: Limits) -> str:
-        """The SHA-256 of a file once decompressed."""
+    def digest_of_content(self, member: Member, limits: Limits, algorithm: str = "sha256") -> str:
+        """The digest of a file once decompressed."""
         stream = open_stream(self.fd, limits=limits, start=member.start, length=member.size)
-        hashed = hashlib.sha256()
+        hashed = hashlib.new(algorithm)
         try:
             while chunk := stream.chunk(1 << 20):
                 hashed.update(chunk)
         finally:
             stream.close()
-        return f"sha256:{hashed.hexdigest()}"
+        return f"{algorithm}:{hashed.hexdigest()}"
 
 
 def index_members(fd: int, *, limits: Limits) -> Members | None:

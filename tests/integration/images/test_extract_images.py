@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -210,6 +211,35 @@ def test_a_layer_that_does_not_decompress_to_what_the_configuration_says_is_foun
     report = inspected_by_child(content, target)
 
     assert [each.code for each in report.findings] == ["DIGEST_MISMATCH"]
+
+
+def sha512(content: bytes) -> str:
+    return "sha512:" + hashlib.sha512(content).hexdigest()
+
+
+def saved_with_sha512(layer: bytes, said: bytes) -> bytes:
+    """By docker save, with one layer whose content should be what was said."""
+    config = configuration([said], rootfs={"type": "layers", "diff_ids": [sha512(said)]})
+    name, place = f"{digest(config)[7:]}.json", f"{0:064x}/layer.tar"
+    manifest = json.dumps([{"Config": name, "Layers": [place]}]).encode()
+    return archive(member(place.encode(), layer), member(name.encode(), config), member(b"manifest.json", manifest))
+
+
+def test_a_layer_that_the_configuration_names_by_sha512_is_verified_too(target: Path) -> None:
+    other = archive(member(b"etc/passwd", b"other"))
+
+    assert refused(saved_with_sha512(other, LOWER), target) == "DIGEST_MISMATCH"
+    assert inspected_by_child(saved_with_sha512(LOWER, LOWER), target).acceptable
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_layer_may_be_named_by_two_algorithms(target: Path, compression: Compression) -> None:
+    parts = OciParts(LOWER, compression=compression)
+    parts.config = configuration([LOWER], rootfs={"type": "layers", "diff_ids": [sha512(LOWER)]})
+    parts.blobs[digest(parts.config)] = parts.config
+    parts.manifest["config"] = descriptor_of(parts.config, "application/vnd.oci.image.config.v1+json")
+
+    assert inspected_by_child(parts.build(), target).acceptable
 
 
 def test_too_many_layers_are_refused(target: Path) -> None:
