@@ -10,8 +10,8 @@ from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Finding, Limits, Policy, Report, Severity
 from holdfast_images.archive.inspecting import Findings, inspect_tar, refusal
 from holdfast_images.archive.manifests import Layer, Selected, host_architecture, select_docker, select_oci
-from holdfast_images.archive.members import Members, index_members, is_member_name, spool_whole
-from holdfast_images.archive.names import components
+from holdfast_images.archive.members import Members, index_members, spool_whole
+from holdfast_images.archive.names import components, is_member_name
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
@@ -129,8 +129,25 @@ def _form(members: Members | None) -> str:
 
 
 def _select(members: Members, form: str, limits: Limits) -> Selected:
-    select = select_oci if form == "oci" else select_docker
-    return select(members, limits, host_architecture())
+    """The one image in it, whichever of its documents is read."""
+    architecture = host_architecture()
+    if form == "docker":
+        return select_docker(members, limits, architecture)
+    selected = select_oci(members, limits, architecture)
+    # docker save writes both documents since version 25.
+    if b"manifest.json" in members:
+        other = select_docker(members, limits, architecture)
+        if _places(selected) != _places(other):
+            raise ImageRefused(
+                Reason.AMBIGUOUS_IMAGE,
+                "index.json and manifest.json name different images",
+                hint="export the image once more, with one of them",
+            )
+    return selected
+
+
+def _places(selected: Selected) -> list[tuple[int, str]]:
+    return [(layer.member.start, layer.content) for layer in selected.layers]
 
 
 def _refused(refused: ImageRefused, policy: Policy) -> Report:

@@ -7,14 +7,13 @@ import hashlib
 import json
 import mmap
 import os
-import re
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast_images.archive.compression import open_stream
 from holdfast_images.archive.entry import Kind, Limits
-from holdfast_images.archive.names import components, printable
+from holdfast_images.archive.names import components, is_member_name, printable
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused, NoSpace
@@ -25,14 +24,6 @@ DOCUMENT_BYTES = 4 << 20
 """Of a manifest, index or configuration: what registries take at most."""
 LINKS = 8
 """On the way to a layer; docker-save needs one."""
-
-_HEXADECIMAL = re.compile(rb"(sha256:)?[0-9a-f]{64}(\.json|\.tar|\.tar\.gz)?")
-_NAMED = {b"oci-layout", b"index.json", b"manifest.json", b"repositories", b"blobs"}
-
-
-def is_member_name(top: bytes) -> bool:
-    """May the first component of a name be in an archive of layers? No root file system has anything of the kind."""
-    return top in _NAMED or _HEXADECIMAL.fullmatch(top) is not None
 
 
 class Member(msgspec.Struct, gc=False):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Collection
 
 from holdfast_images.archive.reasons import Reason
 
 PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte not in b"\\/")
 """Bytes that nothing and nobody misreads."""
 COMPONENT_BYTES = 255
+_HEXADECIMAL = re.compile(rb"(sha256:)?[0-9a-f]{64}(\.json|\.tar|\.tar\.gz)?")
+_LAYOUT = {b"oci-layout", b"index.json"}
+_NAMED = _LAYOUT | {b"manifest.json", b"repositories", b"blobs"}
 _DIRECTION = {chr(code) for code in (0x200E, 0x200F, 0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
@@ -65,3 +70,17 @@ def folded(name: bytes) -> bytes:
         return name.lower()
     decoded = unicodedata.normalize("NFKD", name.decode("utf-8", "surrogateescape"))
     return unicodedata.normalize("NFC", decoded.casefold()).encode("utf-8", "surrogateescape")
+
+
+def is_member_name(top: bytes) -> bool:
+    """May the first component of a name be in an archive of layers? No root file system has anything of the kind."""
+    return top in _NAMED or _HEXADECIMAL.fullmatch(top) is not None
+
+
+def has_layers(paths: Collection[bytes]) -> bool:
+    """Are the documents of an OCI layout among them, or docker-save's and something that it could name?"""
+    if all(name in paths for name in _LAYOUT):
+        return True
+    return b"manifest.json" in paths and any(
+        b"/" not in path and (path == b"blobs" or _HEXADECIMAL.fullmatch(path)) for path in paths
+    )

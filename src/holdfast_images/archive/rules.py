@@ -96,6 +96,9 @@ class Judge:
         findings: list[Finding] = []
         if not self.entries:
             findings.append(_finding(error(Reason.EMPTY_ARCHIVE, "there is no entry in it"), b"", None))
+        if not self._layer and names.has_layers(self._kinds):
+            detail = "it is an archive of layers, with other things beside them"
+            findings.append(_finding(error(Reason.AMBIGUOUS_IMAGE, detail), b"", None))
         for path, target, offset in self._winding:
             if self._seen.climbs_out(path, target):
                 remark = error(

@@ -13,7 +13,16 @@ import pytest
 from holdfast_images.archive.entry import Limits, Severity
 from holdfast_images.archive.manifests import host_architecture
 from holdfast_images.errors import ImageRefused
-from tests.support.images.archives import COMPRESSIONS, Compression, archive, compressed, directory, member, symlink
+from tests.support.images.archives import (
+    COMPRESSIONS,
+    END,
+    Compression,
+    archive,
+    compressed,
+    directory,
+    member,
+    symlink,
+)
 from tests.support.images.extracting import (
     OciParts,
     canaries,
@@ -79,6 +88,22 @@ def test_a_tar_with_a_manifest_of_its_own_is_still_a_root_file_system(target: Pa
     assert report.form == "tar"
     assert (target / "manifest.json").exists()
     assert (target / "rootfs/a").exists()
+
+
+def both_documents(*saved: bytes) -> bytes:
+    """As docker save writes it since version 25: the blobs of an OCI layout, named by both documents."""
+    parts = OciParts(LOWER, UPPER, compression="none")
+    config = configuration(list(saved))
+    parts.blobs |= {digest(content): content for content in (*saved, config)}
+    names = [f"blobs/sha256/{digest(layer)[7:]}" for layer in saved]
+    manifest = json.dumps([{"Config": f"blobs/sha256/{digest(config)[7:]}", "Layers": names}]).encode()
+    return parts.build().removesuffix(END) + archive(member(b"manifest.json", manifest))
+
+
+def test_what_both_documents_name_is_extracted(target: Path) -> None:
+    extracted(both_documents(LOWER, UPPER), target)
+
+    assert set(facts(target / "rootfs")) == RESULT
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
@@ -274,6 +299,23 @@ def test_several_saved_images_are_ambiguous(target: Path) -> None:
     content = archive(member(b"manifest.json", json.dumps([{"Config": "a", "Layers": []}] * 2).encode()))
 
     assert refused(content, target) == "AMBIGUOUS_IMAGE"
+
+
+def test_two_documents_that_name_different_images_are_ambiguous(target: Path) -> None:
+    assert refused(both_documents(LOWER), target) == "AMBIGUOUS_IMAGE"
+
+
+@pytest.mark.parametrize("layers", [oci(LOWER), docker_saved(LOWER), docker_saved(LOWER, style="new")])
+@pytest.mark.parametrize("first", ["layers", "root"])
+def test_an_archive_of_layers_beside_a_root_file_system_is_ambiguous(target: Path, layers: bytes, first: str) -> None:
+    parts = [layers.removesuffix(END), archive(directory(b"rootfs"), member(b"rootfs/a")).removesuffix(END)]
+    content = b"".join(parts if first == "layers" else reversed(parts)) + END
+    report = inspected_by_child(content, target)
+    with pytest.raises(ImageRefused) as error:
+        extracted(content, target)
+
+    assert not report.acceptable
+    assert error.value.code == "AMBIGUOUS_IMAGE"
 
 
 def test_a_configuration_that_is_not_what_its_name_says_is_refused(target: Path) -> None:
