@@ -90,8 +90,8 @@ class LayeredTree(Tree):
             return
         try:
             descriptor = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
-        except NotADirectoryError:
-            return  # this layer's own
+        except (NotADirectoryError, FileNotFoundError):
+            return  # this layer's own, or what this layer itself has replaced by another name
         try:
             self._remove_lower_content(descriptor, real)
         finally:

@@ -244,6 +244,16 @@ def test_what_a_link_alias_has_hidden_and_written_is_the_same_layer(target: Path
     assert (root / "usr/lib/x").read_bytes() == b"new"
 
 
+def test_a_directory_that_was_replaced_by_other_names_is_no_obstacle_to_a_whiteout(target: Path) -> None:
+    root = applied(
+        target,
+        [D(b"usr/lib"), S(b"lib", b"usr/lib"), S(b"lib64", b"usr/lib")],
+        [F(b"usr/lib/d/x"), F(b"lib/d"), D(b"lib64/d"), F(b"lib64/d/.wh.x")],
+    )
+
+    assert names(root / "usr/lib") == ["d"]
+
+
 def test_a_link_that_becomes_a_directory_is_not_followed_any_more(target: Path) -> None:
     root = applied(target, [D(b"real"), S(b"d", b"real")], [D(b"d"), F(b"d/x", b"1")], [F(b"d/y", b"2")])
 
