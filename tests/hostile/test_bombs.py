@@ -9,12 +9,16 @@ import lzma
 import resource
 from typing import cast
 
+import msgspec
 import pytest
 import zstandard
 
 from holdfast_images.archive.compression import RATIO_FROM, open_stream
 from holdfast_images.archive.entry import Limits
+from holdfast_images.archive.inspecting import FINDINGS_TOLD
+from holdfast_images.archive.lines import Inspected
 from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.running import LINE_BYTES
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import (
     Compression,
@@ -25,6 +29,7 @@ from tests.support.images.archives import (
     header,
     inspected,
     member,
+    symlink,
 )
 
 HONEST = archive(member(b"a", b"some content " * 1000))
@@ -176,3 +181,15 @@ def test_a_window_beyond_the_file_is_refused() -> None:
         open_stream(fd, limits=Limits(), start=100, length=len(HONEST))
 
     assert refused.value.code == Reason.TRUNCATED
+
+
+def test_a_report_of_endless_names_stays_a_report() -> None:
+    """Control characters take several bytes each once they are escaped, in paths and in details."""
+    deep = b"/".join([b"\x01" * 250] * 15)
+    names = [member(deep + b"/%d" % number, form="pax") for number in range(FINDINGS_TOLD)]
+    through = [member(deep + b"/l/%d" % number, form="pax") for number in range(FINDINGS_TOLD)]
+
+    for content in (archive(*names), archive(symlink(deep + b"/l", b"x", form="pax"), *through)):
+        report = inspected(content)
+        assert len(report.findings) == FINDINGS_TOLD
+        assert len(msgspec.json.encode(Inspected(report))) < LINE_BYTES / 2

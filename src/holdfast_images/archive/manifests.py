@@ -273,7 +273,7 @@ def _saved_layer(members: Members, name: str, content: str) -> Layer:
     stored = members.digest(member)
     if blob:
         _compare(stored, f"sha256:{blob[1]}", name)
-    return Layer(name=_shown(name), member=member, content=content, proven=stored == content or bool(blob))
+    return Layer(name=_shown(name[:200]), member=member, content=content, proven=stored == content or bool(blob))
 
 
 # --- both ----------------------------------------------------------------------------------------------------

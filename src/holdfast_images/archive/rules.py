@@ -17,6 +17,9 @@ from holdfast_images.archive.seen import Seen
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 FILE, DIRECTORY = Kind.FILE, Kind.DIRECTORY
+NAME_TOLD = 256
+DETAIL_TOLD = 1000
+"""Of a name, in bytes, and of a detail: escaped they take several times as many, and a report has hundreds of them."""
 _STRICT_REMARKS = frozenset((Reason.PAX_UNKNOWN,))
 
 
@@ -250,7 +253,7 @@ def _finding(remark: Remark, name: bytes, offset: int | None) -> Finding:
     return Finding(
         code=remark.reason,
         severity=remark.severity,
-        path=names.printable(name[:4096]),
+        path=names.printable(name[:NAME_TOLD]),
         offset=offset,
-        detail=remark.detail,
+        detail=remark.detail[:DETAIL_TOLD],
     )

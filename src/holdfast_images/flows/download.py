@@ -20,15 +20,21 @@ from holdfast_images.archive.entry import Finding, Policy, Report, Severity
 from holdfast_images.catalog.rows import Image, Verification
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
-from holdfast_images.flows.workshop import Workshop, aborting, holds_image, lock_image, owner_of, unlock_image
+from holdfast_images.flows.workshop import (
+    WARNINGS_KEPT,
+    Workshop,
+    aborting,
+    holds_image,
+    lock_image,
+    owner_of,
+    unlock_image,
+)
 from holdfast_images.source.fetching import fetch
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 from holdfast_images.source.locations import full_name
 from holdfast_images.source.partial import remove_partials
 
 DownloadRun = Run[DownloadRequest, DownloadResponse]
-
-WARNINGS_KEPT = 20
 
 
 def download_flow(shop: Workshop) -> Flow[DownloadRequest, DownloadResponse]:

@@ -31,6 +31,7 @@ from holdfast_images.errors import (
 from holdfast_images.flows.layout import refuse_bad_layout
 from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
 from holdfast_images.flows.workshop import (
+    WARNINGS_KEPT,
     Workshop,
     aborting,
     device_of,
@@ -238,7 +239,7 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
         raise
     response.size_bytes = extracted.total_bytes
     response.file_count = extracted.file_count
-    response.warnings = extracted.warnings
+    response.warnings = extracted.warnings[:WARNINGS_KEPT]
     return response
 
 

@@ -23,6 +23,8 @@ from holdfast_images.source.settings import SourceSettings
 S = TypeVar("S", bound=Callable[..., Any])
 
 LONGEST_REASON = 2000
+WARNINGS_KEPT = 20
+"""In the response of a job; how many there are, `holdfast inspect` tells."""
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
