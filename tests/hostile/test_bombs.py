@@ -193,3 +193,20 @@ def test_a_report_of_endless_names_stays_a_report() -> None:
         report = inspected(content)
         assert len(report.findings) == FINDINGS_TOLD
         assert len(msgspec.json.encode(Inspected(report))) < LINE_BYTES / 2
+
+
+def winding(count: int) -> bytes:
+    """Links that lead through forty others, each of which takes a long way."""
+    ways = [b"d/" * 100 + b"../" * 100 + b"L%d" % (number + 1) for number in range(40)]
+    return archive(
+        *(symlink(b"rootfs/L%d" % number, way, form="pax") for number, way in enumerate(ways)),
+        *(symlink(b"rootfs/w%d" % number, b"L0/..") for number in range(count)),
+    )
+
+
+def test_links_that_wind_through_each_other_are_followed_for_so_many_steps_only() -> None:
+    limits = Limits(entries=10_000)
+    few, many = inspected(winding(1), limits=limits), inspected(winding(9_000), limits=limits)
+
+    assert few.acceptable
+    assert [finding.code for finding in many.findings] == [Reason.TOO_WINDING]

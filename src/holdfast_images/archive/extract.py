@@ -9,7 +9,7 @@ from typing import NoReturn
 from holdfast_images.archive import confining
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
-from holdfast_images.archive.images import Image, Progress, open_image, verify_contents
+from holdfast_images.archive.images import Image, Progress, Reading, open_image, verify_contents
 from holdfast_images.archive.layers import LayeredTree, make_root
 from holdfast_images.archive.names import printable
 from holdfast_images.archive.reading import TarReader
@@ -46,7 +46,7 @@ def extract(
     Crash: what was written stays, and is never completed later; only what this returns may be believed.
     """
     image = open_image(archive, spool=spool, limits=limits)
-    verify_contents(image, limits, all_layers=False)
+    verify_contents(image, limits, Reading(limits, progress), all_layers=False)
     confining.limit_file_size(limits.file_bytes)
     work = Extraction(policy, limits, keep_setuid=keep_setuid, progress=progress)
     work.warn(*image.findings)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from holdfast_images.archive.compression import Stream, open_stream
+from holdfast_images.archive.compression import HEADERS_PER_ENTRY, Stream, open_stream
 from holdfast_images.archive.entry import Finding, Limits, Policy, Report, Severity
 from holdfast_images.archive.inspecting import Findings, inspect_tar, refusal
 from holdfast_images.archive.manifests import Layer, Selected, host_architecture, select_docker, select_oci
@@ -69,12 +70,38 @@ def open_image(archive: int, *, spool: int, limits: Limits) -> Image:
     return image
 
 
-def verify_contents(image: Image, limits: Limits, *, all_layers: bool) -> None:
+class Reading:
+    """How much has been decompressed of an image, over all layers and however often: told, and limited."""
+
+    def __init__(self, limits: Limits, progress: Progress) -> None:
+        # What one plain archive may expand to, read twice: to verify its layers, and to look at what is in them.
+        self._most = 2 * (limits.total_bytes + (limits.entries + 2) * HEADERS_PER_ENTRY)
+        self._progress = progress
+        self._before = 0
+        self._now = 0
+
+    def layer_begins(self) -> None:
+        """Positions are those in another stream from now on."""
+        self._before, self._now = self._before + self._now, 0
+
+    def at(self, position: int, entries: int = 0) -> None:
+        """The stream was read up to there. Raises ImageRefused if it is too much together."""
+        self._now = position
+        if self._before + position > self._most:
+            raise ImageRefused(
+                Reason.DECOMPRESSION_BOMB, f"reading its layers takes more than {self._most} bytes, once decompressed"
+            )
+        self._progress(self._before + position, 0, entries)
+
+
+def verify_contents(image: Image, limits: Limits, reading: Reading, *, all_layers: bool) -> None:
     """The decompressed layers are those the configuration names: all, or those of which nothing else is proven."""
     members = Members(image.fd, {})
     for layer in image.layers:
         if all_layers or not layer.proven:
-            found = members.digest_of_content(layer.member, limits, layer.content.partition(":")[0])
+            reading.layer_begins()
+            algorithm = layer.content.partition(":")[0]
+            found = members.digest_of_content(layer.member, limits, algorithm, reading.at)
             if found != layer.content:
                 raise ImageRefused(
                     Reason.DIGEST_MISMATCH, f"the layer {layer.name} decompresses to {found}, not {layer.content}"
@@ -85,30 +112,31 @@ def inspect(
     archive: int, *, spool: int, policy: Policy, limits: Limits, keep_setuid: bool, progress: Progress
 ) -> Report:
     """Everything that is to be said about an archive; what cannot be read on is one more finding."""
+    judge = partial(inspect_tar, policy=policy, limits=limits, keep_setuid=keep_setuid)
+    reading = Reading(limits, progress)
     try:
         image = open_image(archive, spool=spool, limits=limits)
-        verify_contents(image, limits, all_layers=True)
+        verify_contents(image, limits, reading, all_layers=True)
     except ImageRefused as refused:
         return _refused(refused, policy)
     if image.form == "tar":
         stream = open_stream(archive, limits=limits)
         try:
-            return inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid)
+            return judge(stream, on_progress=lambda done, entries: progress(done, stream.length or 0, entries))
         finally:
             stream.close()
     reports: list[tuple[str, Report]] = []
     for layer in image.layers:
+        reading.layer_begins()
         try:
             stream = image.open_layer(layer, limits)
         except ImageRefused as refused:
             reports.append((layer.name, _refused(refused, policy)))
             continue
         try:
-            report = inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid, layer=True)
+            reports.append((layer.name, judge(stream, layer=True, on_progress=reading.at)))
         finally:
             stream.close()
-        reports.append((layer.name, report))
-        progress(len(reports), len(image.layers), sum(each.entries for _, each in reports))
     return _joined(image, reports, policy, limits)
 
 

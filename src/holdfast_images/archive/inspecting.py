@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from holdfast_images.archive.compression import Stream
 from holdfast_images.archive.entry import Finding, Limits, Policy, Report, Severity
@@ -11,6 +11,8 @@ from holdfast_images.archive.rules import Judge
 from holdfast_images.errors import ImageRefused
 
 FINDINGS_TOLD = 500
+LARGE = 1 << 20
+"""An entry with so many bytes is progress by itself."""
 
 
 class Findings:
@@ -52,9 +54,18 @@ def refusal(refused: ImageRefused) -> Finding:
 
 
 def inspect_tar(
-    stream: Stream, *, policy: Policy, limits: Limits, keep_setuid: bool = False, layer: bool = False
+    stream: Stream,
+    *,
+    policy: Policy,
+    limits: Limits,
+    keep_setuid: bool = False,
+    layer: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Judge every entry and report every finding; a structural fault ends it."""
+    """Judge every entry and report every finding; a structural fault ends it.
+
+    `on_progress` is told now and then how far the stream was read, and how many entries were in it.
+    """
     judge = Judge(policy, limits, keep_setuid=keep_setuid, layer=layer)
     findings = Findings()
     try:
@@ -62,6 +73,8 @@ def inspect_tar(
             verdict = judge.judge(entry)
             if verdict.findings:
                 findings.add(verdict.findings)
+            if on_progress is not None and (not judge.entries & 1023 or entry.size > LARGE):
+                on_progress(stream.position, judge.entries)
         findings.add(judge.finish())
     except ImageRefused as refused:
         findings.add([refusal(refused)])

@@ -7,6 +7,7 @@ import hashlib
 import json
 import mmap
 import os
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,6 +41,7 @@ class Members:
     def __init__(self, fd: int, files: dict[bytes, Member]) -> None:
         self.fd = fd
         self._files = files
+        self._digests: dict[tuple[int, str], str] = {}
 
     def __contains__(self, name: bytes) -> bool:
         return name in self._files
@@ -73,7 +75,13 @@ class Members:
         return content
 
     def digest(self, member: Member, algorithm: str = "sha256") -> str:
-        """The digest of a file as it lies in the archive."""
+        """The digest of a file as it lies in the archive. A manifest may name it many times; it is read once."""
+        known = self._digests.get((member.start, algorithm))
+        if known is None:
+            known = self._digests[member.start, algorithm] = self._read_digest(member, algorithm)
+        return known
+
+    def _read_digest(self, member: Member, algorithm: str) -> str:
         hashed = hashlib.new(algorithm)
         with mmap.mmap(-1, 256 << 10) as memory, memoryview(memory) as buffer:
             done = 0
@@ -86,13 +94,16 @@ class Members:
                 done += got
         return f"{algorithm}:{hashed.hexdigest()}"
 
-    def digest_of_content(self, member: Member, limits: Limits, algorithm: str = "sha256") -> str:
-        """The digest of a file once decompressed."""
+    def digest_of_content(
+        self, member: Member, limits: Limits, algorithm: str, on_progress: Callable[[int], None]
+    ) -> str:
+        """The digest of a file once decompressed; `on_progress` is told how many bytes that have been so far."""
         stream = open_stream(self.fd, limits=limits, start=member.start, length=member.size)
         hashed = hashlib.new(algorithm)
         try:
             while chunk := stream.chunk(1 << 20):
                 hashed.update(chunk)
+                on_progress(stream.position)
         finally:
             stream.close()
         return f"{algorithm}:{hashed.hexdigest()}"

@@ -77,6 +77,7 @@ class Reason(StrEnum):
         "A symbolic link has an absolute target; distro takes it as inside the image.",
     )
     SYMLINK_ESCAPES = "SYMLINK_ESCAPES", "A symbolic link climbs above the root of the image."
+    TOO_WINDING = "TOO_WINDING", "The symbolic links lead through each other in more steps than are followed."
     HARDLINK_ESCAPES = "HARDLINK_ESCAPES", "A hard link points outside of the image or through a symbolic link."
     HARDLINK_TO_SYMLINK = "HARDLINK_TO_SYMLINK", "A hard link points to a symbolic link."
     HARDLINK_TARGET = (

@@ -20,6 +20,8 @@ FILE, DIRECTORY = Kind.FILE, Kind.DIRECTORY
 NAME_TOLD = 256
 DETAIL_TOLD = 1000
 """Of a name, in bytes, and of a detail: escaped they take several times as many, and a report has hundreds of them."""
+STEPS_PER_ENTRY = 40
+"""Components on the way of a link, on average: honest links have a handful."""
 _STRICT_REMARKS = frozenset((Reason.PAX_UNKNOWN,))
 
 
@@ -103,6 +105,10 @@ class Judge:
             detail = "it is an archive of layers, with other things beside them"
             findings.append(_finding(error(Reason.AMBIGUOUS_IMAGE, detail), b"", None))
         for path, target, offset in self._winding:
+            if self._seen.steps > self._limits.entries * STEPS_PER_ENTRY:
+                detail = f"following the links of the archive takes more than {self._seen.steps} steps"
+                findings.append(_finding(error(Reason.TOO_WINDING, detail), path, offset))
+                break
             if self._seen.climbs_out(path, target):
                 remark = error(
                     Reason.SYMLINK_ESCAPES,

@@ -24,6 +24,8 @@ class Seen:
         """File -> how many hard links it has."""
         self.world_writable: set[bytes] = set()
         """Files that everybody may write to, whatever the headers of their hard links say."""
+        self.steps = 0
+        """Components that climbs_out() has gone through."""
 
     def obstacle(self, parts: list[bytes]) -> tuple[bytes, Kind] | None:
         """The first thing on the way to a name that is no directory."""
@@ -63,6 +65,7 @@ class Seen:
             at = at[:root]
         while left:
             part = left.pop()
+            self.steps += 1
             if part in {b"", b"."}:
                 continue
             if part == b"..":

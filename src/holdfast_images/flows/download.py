@@ -27,6 +27,7 @@ from holdfast_images.flows.workshop import (
     holds_image,
     lock_image,
     owner_of,
+    time_to_read,
     unlock_image,
 )
 from holdfast_images.source.fetching import fetch
@@ -54,7 +55,7 @@ def download_flow(shop: Workshop) -> Flow[DownloadRequest, DownloadResponse]:
             retry=exponential(5, jitter=True),
             timeout=shop.timeouts.download,
         )
-        .to("validate", aborting(partial(validate, shop)), retry=fixed(2))
+        .to("validate", aborting(partial(validate, shop)), retry=fixed(2), timeout=shop.timeouts.extract)
         .commit("store-metadata", aborting(partial(store_metadata, shop)), retry=exponential(5, jitter=True))
     )
 
@@ -214,6 +215,7 @@ def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
         policy=judging.policy,
         limits=shop.limits,
         keep_setuid=judging.keep_setuid,
+        timeout=time_to_read(shop, run),
         check=run.check,
         on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes validated"),
     )

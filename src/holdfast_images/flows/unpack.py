@@ -38,6 +38,7 @@ from holdfast_images.flows.workshop import (
     holds_image,
     lock_image,
     owner_of,
+    time_to_read,
     unlock_image,
     uuid_of,
 )
@@ -48,8 +49,6 @@ UnpackRun = Run[UnpackRequest, UnpackResponse]
 
 COLLISIONS = 3
 """So many ids may be found to hold something else before it is given up."""
-TIMEOUT_MARGIN = 0.9
-"""The process that extracts gets this part of the step's time, so that its end is told and not only noticed."""
 
 
 def unpack_flow(shop: Workshop) -> Flow[UnpackRequest, UnpackResponse]:
@@ -195,6 +194,7 @@ def _inspected_bytes(shop: Workshop, run: UnpackRun) -> int:
         policy=judging.policy,
         limits=shop.limits,
         keep_setuid=judging.keep_setuid,
+        timeout=time_to_read(shop, run),
         check=run.check,
     ).total_bytes
 
@@ -218,7 +218,6 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     if run.tries > 1:
         _make_anew(shop, run, device)
     _refuse_changed_file(shop, run)
-    deadline = run.deadline if run.deadline is not None else shop.timeouts.extract
     try:
         with run.effect("extract"):
             extracted = extract_image(
@@ -227,7 +226,7 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
                 policy=request.judging.policy,
                 limits=shop.limits,
                 keep_setuid=request.judging.keep_setuid,
-                timeout=deadline * TIMEOUT_MARGIN,
+                timeout=time_to_read(shop, run),
                 check=run.check,
                 on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes extracted"),
             )

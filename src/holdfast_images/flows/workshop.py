@@ -23,6 +23,8 @@ from holdfast_images.source.settings import SourceSettings
 S = TypeVar("S", bound=Callable[..., Any])
 
 LONGEST_REASON = 2000
+TIMEOUT_MARGIN = 0.9
+"""The process that reads an archive gets this part of the step's time, so that its end is told and not only noticed."""
 WARNINGS_KEPT = 20
 """In the response of a job; how many there are, `holdfast inspect` tells."""
 
@@ -69,6 +71,11 @@ def uuid_of(image_id: str, checksum: str, judging: Judging) -> str:
 def device_of(device_id: str, name: str, uuid: str, size: int = 0) -> Device:
     """The device that catalog and backend both mean."""
     return Device(id=int(device_id), name=name, uuid=uuid, size=size)
+
+
+def time_to_read(shop: Workshop, run: Run[Any, Any]) -> float:
+    """Seconds for the process that reads an archive in this step."""
+    return (run.deadline if run.deadline is not None else shop.timeouts.extract) * TIMEOUT_MARGIN
 
 
 def aborting(step: S) -> S:

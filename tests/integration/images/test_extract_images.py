@@ -267,6 +267,25 @@ def test_a_layer_may_be_named_by_two_algorithms(target: Path, compression: Compr
     assert inspected_by_child(parts.build(), target).acceptable
 
 
+def test_one_blob_that_is_named_many_times_is_decompressed_for_so_many_bytes_only(target: Path) -> None:
+    layer = archive(member(b"x", b"x" * 900_000))
+    limits = Limits(total_bytes=1 << 20, entries=10)
+
+    assert [each.code for each in inspected_by_child(oci(*[layer] * 9), target, limits=limits).findings] == [
+        "DECOMPRESSION_BOMB"
+    ]
+
+
+@pytest.mark.parametrize("form", ["tar", "oci"])
+def test_inspecting_tells_how_far_it_is(target: Path, form: str) -> None:
+    content = archive(*(member(b"rootfs/%d" % number) for number in range(2000)))
+    told: list[tuple[int, int, int]] = []
+    inspected_by_child(content if form == "tar" else oci(content), target, on_progress=lambda *each: told.append(each))
+
+    assert told
+    assert all(0 < done <= 2 * len(content) for done, _, _ in told)
+
+
 def test_too_many_layers_are_refused(target: Path) -> None:
     layers = [archive(member(b"%d" % number)) for number in range(5)]
 

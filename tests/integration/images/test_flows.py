@@ -21,11 +21,11 @@ from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
 from holdfast_images.errors import ImageRefused
 from holdfast_images.flows.messages import ActivateRequest, DeactivateRequest, RemoveRequest
-from holdfast_images.flows.process import QUEUE_LIMITS, key_of
-from holdfast_images.flows.workshop import Workshop
+from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
+from holdfast_images.flows.workshop import Timeouts, Workshop
 from tests.integration.images.conftest import Process
 from tests.support.images.archives import member, symlink
-from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of
+from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
 from tests.support.waiting import eventually
 
 STAGES = ("download", "unpack", "activate")
@@ -320,6 +320,19 @@ def test_a_job_that_waits_for_the_lock_removes_nothing_when_it_is_cancelled(
     assert partial.exists()
     assert lock is not None
     assert lock.locked_by == f"job:{live}"
+
+
+def test_judging_an_archive_has_its_time_and_no_more(tmp_path: Path, source: Path) -> None:
+    hurried = msgspec.structs.replace(workshop_at(tmp_path), timeouts=Timeouts(extract=0.001))
+    with Engine.open(tmp_path / "state", flows=all_flows(hurried)) as engine, engine.worker(concurrency=2):
+        request = request_for(source)
+        job = engine.submit("process-image", request, key=key_of(request))
+        engine.wait(job, timeout=30)
+        [download] = engine.store.children(job)
+        judged = engine.wait(download.job_id).reason or ""
+    hurried.catalog.close()
+
+    assert "step validate ran longer than its timeout" in judged or judged.startswith("ExtractionTimedOut: ")
 
 
 def test_a_pinned_digest_is_the_only_content_that_is_taken(process: Process, shop: Workshop) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast_images.archive.entry import Kind
 from holdfast_images.archive.manifests import Descriptor, Platform, _choose
-from holdfast_images.archive.members import _link, decode, is_member_name
+from holdfast_images.archive.members import _link, decode
+from holdfast_images.archive.names import is_member_name
 from holdfast_images.errors import ImageRefused
 
 
