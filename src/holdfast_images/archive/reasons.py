@@ -119,3 +119,21 @@ class Reason(StrEnum):
     MEMORY_LIMIT = "MEMORY_LIMIT", "Reading it takes more memory than is given to it."
     OWNER_NOT_KEPT = "OWNER_NOT_KEPT", "Files belong to the user who extracted them: only root can give files away."
     XATTR_NOT_KEPT = "XATTR_NOT_KEPT", "The file system or the kernel would not take an extended attribute."
+
+
+BY_LIMITS = frozenset(
+    (
+        Reason.IMAGE_TOO_LARGE,
+        Reason.DECOMPRESSION_BOMB,
+        Reason.NAME_TOO_LONG,
+        Reason.MAX_DEPTH,
+        Reason.TOO_WINDING,
+        Reason.TOO_MANY_XATTRS,
+        Reason.XATTR_TOO_LARGE,
+        Reason.TOO_MANY_ENTRIES,
+        Reason.FILE_TOO_LARGE,
+        Reason.TOTAL_SIZE,
+        Reason.TOO_MANY_LAYERS,
+    )
+)
+"""What other limits in the settings may let through."""

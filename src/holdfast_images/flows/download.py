@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
 from holdfast_images.archive.entry import Finding, Policy, Report, Severity
+from holdfast_images.archive.reasons import BY_LIMITS
 from holdfast_images.catalog.rows import Image, Verification
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
@@ -101,9 +102,7 @@ def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
         found.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
         return found, True
     # The content is the one that was recorded, but it was judged by rules that let more through.
-    refused = shop.catalog.find_refusal(request.s3_key, policy=request.judging.policy, checksum=found.checksum)
-    if refused is not None and not request.judging.verify:
-        raise refused
+    _refuse_again(shop, run, checksum=found.checksum)
     return found, False
 
 
@@ -182,12 +181,14 @@ def download(shop: Workshop, run: DownloadRun) -> DownloadResponse:
     )
 
 
-def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None) -> None:
-    """The very object that was refused before is refused without being read again."""
-    if etag is None or run.request.judging.verify:
+def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None = None, *, checksum: str | None = None) -> None:
+    """The very content that was refused before is refused without being read again."""
+    request = run.request
+    if (etag is None and checksum is None) or request.judging.verify:
         return
-    refused = shop.catalog.find_refusal(run.request.s3_key, policy=run.request.judging.policy, etag=etag)
-    if refused is not None:
+    refused = shop.catalog.find_refusal(request.s3_key, policy=request.judging.policy, etag=etag, checksum=checksum)
+    # The limits may have been raised since.
+    if refused is not None and refused.code not in BY_LIMITS:
         raise refused
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast.core.records import JobResult
-from holdfast_images.archive.entry import Policy
+from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.catalog.rows import DownloadStatus, Image, UnpackedImage
 from holdfast_images.devices.directory import DirectoryDevices
@@ -247,6 +247,20 @@ def test_a_refused_image_leaves_nothing_and_is_refused_again_at_once(
     assert image is not None
     assert image.download_status is DownloadStatus.FAILED
     assert shop.catalog.list_reservations() == []
+
+
+def test_raised_limits_let_through_what_was_refused_by_lower_ones(
+    process: Process, shop: Workshop, tmp_path: Path, source: Path
+) -> None:
+    narrow = msgspec.structs.replace(shop, limits=Limits(entries=3))
+    with Engine.open(tmp_path / "other", flows=all_flows(narrow)) as engine, engine.worker(concurrency=2):
+        job = engine.submit("process-image", request_for(source), key="narrow")
+        engine.wait(job, timeout=30)
+        [download] = engine.store.children(job)
+        refused = reason(engine.wait(download.job_id))
+
+    assert refused.startswith("ImageRefused: TOO_MANY_ENTRIES")
+    assert outcomes(process()) == ["completed"] * 3
 
 
 def test_an_image_that_was_made_harmless_is_taken(process: Process, shop: Workshop, source: Path) -> None:
