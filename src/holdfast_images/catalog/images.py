@@ -154,6 +154,11 @@ class ImageTables(Tables):
         """Every refusal that is remembered, newest first."""
         return self._all(Refusal, "list_refusals")
 
+    def forget_refusal(self, image_id: str, *, policy: str, checksum: str, tx: Transaction | None = None) -> None:
+        """This content of the image was taken after all."""
+        with self._writing(tx) as session:
+            session.run("forget_refusal", image_id=image_id, policy=policy, checksum=checksum)
+
     def forget_refusals(self, s3_key: str, *, tx: Transaction | None = None) -> None:
         """Let the next run judge the key afresh."""
         with self._writing(tx) as session:

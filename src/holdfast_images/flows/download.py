@@ -98,11 +98,11 @@ def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
     found = _verified_file(shop, run, image, known)
     if found is None:
         return run.response, False
+    _refuse_again(shop, run, checksum=found.checksum)
     if known is not None and known.checksum == found.checksum and _covers(Policy(known.policy), request.judging.policy):
         found.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
         return found, True
     # The content is the one that was recorded, but it was judged by rules that let more through.
-    _refuse_again(shop, run, checksum=found.checksum)
     return found, False
 
 

@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from holdfast_images.errors import (
     DeviceBusy,
     DeviceLost,
     ImageError,
+    ImageRefused,
     NoSpace,
     TryAgain,
 )
@@ -219,7 +222,7 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
         _make_anew(shop, run, device)
     _refuse_changed_file(shop, run)
     try:
-        with run.effect("extract"):
+        with _remembering_refusals(shop, run), run.effect("extract"):
             extracted = extract_image(
                 Path(request.local_path),
                 _mounted(shop, device),
@@ -240,6 +243,22 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     response.file_count = extracted.file_count
     response.warnings = extracted.warnings[:WARNINGS_KEPT]
     return response
+
+
+@contextmanager
+def _remembering_refusals(shop: Workshop, run: UnpackRun) -> Iterator[None]:
+    """What can be seen only when it is unpacked is refused at once the next time, like what its file shows."""
+    request = run.request
+    try:
+        yield
+    except ImageRefused as refused:
+        run.log.error("security: image %s refused: %s", request.image_id, refused)
+        image = shop.catalog.get_image_by_id(request.image_id)
+        if image is not None:
+            shop.catalog.store_refusal(
+                image.image_id, image.s3_key, refused, policy=request.judging.policy, checksum=request.checksum
+            )
+        raise
 
 
 def _mounted(shop: Workshop, device: Device) -> Path:
@@ -271,7 +290,9 @@ def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
 def verify_layout(shop: Workshop, run: UnpackRun) -> None:
     """The device holds a root file system that nobody else may write to; then it is sealed."""
     device = _device(run)
-    refuse_bad_layout(_mounted(shop, device), run.log)
+    content = _mounted(shop, device)
+    with _remembering_refusals(shop, run):
+        refuse_bad_layout(content, run.log)
     # Sealing syncs and reads through the whole device: too slow for the transaction of update-db.
     with run.effect("seal"):
         shop.devices.seal(device)
@@ -293,6 +314,7 @@ def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse
         response.file_count,
         tx=tx,
     )
+    shop.catalog.forget_refusal(request.image_id, policy=request.judging.policy, checksum=request.checksum, tx=tx)
     shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
     response.unpacked = True
     return response

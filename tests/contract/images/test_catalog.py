@@ -367,6 +367,21 @@ def test_a_verification_counts_for_its_content_only(catalog: Catalog) -> None:
     assert catalog.get_verification("img-1") is None
 
 
+def test_a_refusal_is_forgotten_for_the_content_that_was_taken_after_all(catalog: Catalog) -> None:
+    store(catalog)
+    refused = ImageRefused("LAYOUT_NO_ROOTFS", "no rootfs")
+    [key] = [image.s3_key for image in catalog.list_images()]
+    catalog.store_refusal("img-1", key, refused, policy="strict", checksum="c1")
+    catalog.store_refusal("img-1", key, refused, policy="distro", checksum="c1")
+    catalog.forget_refusal("img-1", policy="strict", checksum="c2")
+    catalog.forget_refusal("img-2", policy="strict", checksum="c1")
+    kept = len(catalog.list_refusals())
+    catalog.forget_refusal("img-1", policy="strict", checksum="c1")
+
+    assert kept == 2
+    assert [row.policy for row in catalog.list_refusals()] == ["distro"]
+
+
 def test_a_refusal_is_given_again_for_the_same_content_under_the_same_policy(catalog: Catalog) -> None:
     refused = ImageRefused("SETUID", "mode 4755", entry="bin/su", offset=512, hint="--policy distro")
     catalog.store_refusal("img-1", "k", refused, policy="strict", etag="e1", checksum="c1")

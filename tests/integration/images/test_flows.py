@@ -363,8 +363,10 @@ def test_an_image_without_a_root_file_system_is_refused_and_its_device_removed(
 
     source.write_bytes(archive(member(b"file", b"x")))
     results = process()
+    again = process()
 
     assert reason(results["unpack"]).startswith("ImageRefused: LAYOUT_NO_ROOTFS")
+    assert reason(again["download"]) == reason(results["unpack"])
     assert shop.devices.found() == []
     assert shop.catalog.list_reservations() == []
     assert shop.catalog.list_image_locks() == []
@@ -406,6 +408,23 @@ def test_the_same_key_from_elsewhere_is_not_taken_for_what_was_downloaded(
     assert f"from file://{tmp_path / 'source.tar'}, not from file://{other}" in refused
     assert outcomes(process()) == ["handoff"] * 3
     assert_consistent(shop)
+
+
+def test_what_was_refused_when_it_was_unpacked_is_judged_again_if_asked_for(
+    process: Process, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(content: Path, log: object) -> None:
+        raise ImageRefused("LAYOUT_NO_ROOTFS", "by rules of an older version")
+
+    with monkeypatch.context() as older:
+        older.setattr("holdfast_images.flows.unpack.refuse_bad_layout", refuse)
+        process()
+    remembered, verified, taken = process(), process(verify=True), process()
+
+    assert reason(remembered["download"]).endswith("by rules of an older version")
+    assert verified["process"].state is JobState.SUCCEEDED
+    assert outcomes(taken) == ["handoff"] * 3
+    assert shop.catalog.list_refusals() == []
 
 
 def test_other_content_under_the_same_name_is_refused_while_snapshots_of_the_first_exist(

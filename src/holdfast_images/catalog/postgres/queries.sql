@@ -280,6 +280,12 @@ WHERE host = :host AND s3_key = :s3_key AND policy = :policy AND (etag = :etag O
 -- Accepted, removed or to be judged afresh.
 DELETE FROM {schema}.image_refusals WHERE host = :host AND s3_key = :s3_key;
 
+-- name: forget_refusal
+-- What was refused has been taken after all.
+DELETE FROM {schema}.image_refusals
+WHERE host = :host AND s3_key = (SELECT i.s3_key FROM {schema}.images AS i WHERE i.host = :host AND i.image_id = :image_id)
+    AND policy = :policy AND checksum = :checksum;
+
 -- name: list_refusals
 -- Newest first.
 SELECT * FROM {schema}.image_refusals WHERE host = :host ORDER BY refused_at DESC, s3_key, policy;

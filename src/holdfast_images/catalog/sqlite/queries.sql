@@ -275,6 +275,12 @@ WHERE s3_key = :s3_key AND policy = :policy AND (etag = :etag OR checksum = :che
 -- Accepted, removed or to be judged afresh.
 DELETE FROM image_refusals WHERE s3_key = :s3_key;
 
+-- name: forget_refusal
+-- What was refused has been taken after all.
+DELETE FROM image_refusals
+WHERE s3_key = (SELECT i.s3_key FROM images AS i WHERE i.image_id = :image_id)
+    AND policy = :policy AND checksum = :checksum;
+
 -- name: list_refusals
 -- Newest first.
 SELECT * FROM image_refusals ORDER BY refused_at DESC, s3_key, policy;
