@@ -43,7 +43,10 @@ class Pool(Generic[C]):
 
     @contextmanager
     def connection(self) -> Iterator[C]:
-        """A connection for one user. After an error of any kind it is not used again."""
+        """A connection for one user. After an error of any kind neither it nor what is idle is used again.
+
+        What broke it, a server's restart say, has mostly broken the others too, and each would cost its user a try.
+        """
         if not self._slots.acquire(timeout=self._patience):
             raise CatalogUnavailable(
                 f"all {MOST_OPEN} connections to the catalog have been in use for {self._patience:g} s",
@@ -55,6 +58,7 @@ class Pool(Generic[C]):
                 yield connection
             except BaseException:
                 connection.close()
+                self._drop_idle()
                 raise
             self._give_back(connection, born)
         finally:
@@ -64,14 +68,18 @@ class Pool(Generic[C]):
         """Close what is idle; what is in use is closed when it comes back."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for connection, _ in idle:
-            connection.close()
+        self._drop_idle()
 
     @property
     def idle(self) -> int:
         """How many wait to be used."""
         return len(self._idle)
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.close()
 
     def _take(self) -> tuple[C, float]:
         with self._lock:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,59 @@ def test_a_database_that_others_hold_is_worth_another_try(catalog: Catalog, plac
     catalog.acquire_image_lock("a", "me")
 
     assert catalog.is_image_locked("a")
+
+
+@ON_SQLITE
+def test_a_process_without_descriptors_may_try_again(place: CatalogPlace) -> None:
+    Catalog.open(place.url).close()
+    asked = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS, place.url], capture_output=True, text=True, check=False
+    )
+
+    assert asked.stdout.strip() == "CatalogUnavailable", asked.stderr
+
+
+WITHOUT_DESCRIPTORS = """
+import os, resource, sys
+from holdfast_images.catalog.catalog import Catalog
+from holdfast_images.errors import ImageError
+
+catalog = Catalog.open(sys.argv[1])
+catalog.ping()
+catalog._database.pool._drop_idle()
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+try:
+    while True:
+        os.open("/dev/null", os.O_RDONLY)
+except OSError:
+    pass
+try:
+    catalog.ping()
+except ImageError as error:
+    os.write(1, type(error).__name__.encode())
+"""
+
+
+@ON_SQLITE
+def test_a_file_that_is_gone_is_nothing_to_try_again(catalog: Catalog, place: CatalogPlace) -> None:
+    catalog._database.pool._drop_idle()  # type: ignore[attr-defined]
+    sqlite_of(place).path.unlink()
+    with pytest.raises(CatalogUnusable, match="unable to open"):
+        catalog.ping()
+
+
+@ON_SQLITE
+def test_an_error_that_has_ended_the_transaction_is_told_as_it_is(catalog: Catalog) -> None:
+    broken = sqlite3.OperationalError("disk I/O error")
+    broken.sqlite_errorcode = sqlite3.SQLITE_IOERR
+
+    def read() -> None:
+        with catalog._database.reading() as connection:
+            connection.execute("ROLLBACK")  # as SQLite does it on its own
+            raise broken
+
+    with pytest.raises(CatalogUnavailable, match="disk I/O error"):
+        read()
 
 
 @ON_SQLITE

@@ -23,7 +23,13 @@ PRAGMAS = {
     "temp_store": 2,
     "mmap_size": 268435456,
 }
-_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_PROTOCOL,
+}
 
 
 class SqliteDatabase:
@@ -67,7 +73,9 @@ class SqliteDatabase:
             try:
                 yield connection
             finally:
-                connection.execute("ROLLBACK")
+                # An I/O error makes SQLite roll back on its own; the error is what is to be told.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     def close(self) -> None:
         """Close every connection."""
@@ -151,6 +159,7 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in _PASSING:
+        # A file that is there and cannot be opened: out of descriptors or memory, as a rule.
+        if code in _PASSING or (code == sqlite3.SQLITE_CANTOPEN and path.exists()):
             raise CatalogUnavailable(f"{path}: {error}", hint="it will be tried again; see to the disk") from error
         raise CatalogUnusable(f"{path}: {error}", hint="see what is wrong: holdfast check --deep") from error

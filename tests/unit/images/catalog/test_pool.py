@@ -72,6 +72,19 @@ def test_one_that_failed_is_not_used_again() -> None:
     assert factory.pool.idle == 0
 
 
+def test_when_one_has_failed_those_that_wait_are_not_used_either() -> None:
+    factory = Factory()
+    with factory.pool.connection(), factory.pool.connection(), factory.pool.connection():
+        pass
+    with pytest.raises(ValueError, match="restarted"), factory.pool.connection():
+        raise ValueError("the server was restarted")
+    with factory.pool.connection() as connection:
+        pass
+
+    assert [each.closed for each in factory.made] == [True, True, True, False]
+    assert connection is factory.made[3]
+
+
 def test_a_closed_pool_closes_what_comes_back_and_gives_nothing() -> None:
     factory = Factory()
     with factory.pool.connection():
