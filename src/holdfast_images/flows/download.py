@@ -17,7 +17,6 @@ import msgspec
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
 from holdfast_images.archive.entry import Finding, Policy, Report, Severity
-from holdfast_images.archive.reasons import BY_LIMITS
 from holdfast_images.catalog.rows import Image, Verification
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
@@ -187,8 +186,12 @@ def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None = None, *, 
     if (etag is None and checksum is None) or request.judging.verify:
         return
     refused = shop.catalog.find_refusal(request.s3_key, policy=request.judging.policy, etag=etag, checksum=checksum)
+    if refused is None:
+        return
+    from holdfast_images.archive.reasons import BY_LIMITS  # noqa: PLC0415 - a finished image was not refused
+
     # The limits may have been raised since.
-    if refused is not None and refused.code not in BY_LIMITS:
+    if refused.code not in BY_LIMITS:
         raise refused
 
 

@@ -69,6 +69,8 @@ class UnpackResponse(msgspec.Struct, kw_only=True):
     device_name: str = ""
     device_path: str = ""
     device_size: int = 0
+    entries: int = 0
+    """Of the archive, for the device to have room for them."""
     size_bytes: int = 0
     file_count: int = 0
     unpacked: bool = False

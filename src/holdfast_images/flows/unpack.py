@@ -50,6 +50,8 @@ from holdfast_images.source.hashing import fingerprint_of, hash_file
 
 UnpackRun = Run[UnpackRequest, UnpackResponse]
 
+BYTES_PER_ENTRY = 4096
+"""What an entry takes besides its content, at most: the rest of its last block, its inode, its name."""
 COLLISIONS = 3
 """So many ids may be found to hold something else before it is given up."""
 
@@ -139,7 +141,7 @@ def _delete_found(shop: Workshop, row: UnpackedImage) -> None:
 def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     """An empty device under an id that is reserved first; what an earlier execution left there is removed."""
     request, response = run.request, run.response
-    _admit(shop, run)
+    response.entries = _admit(shop, run)
     taken: set[int] = set()
     for _ in range(COLLISIONS):
         device_id = shop.catalog.reserve_device_id(
@@ -150,7 +152,7 @@ def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
             name=device_name(device_id),
             uuid=_uuid(request),
             size=request.device_size or shop.device_size,
-            files=request.entries,
+            files=response.entries,
         )
         if shop.devices.health(device) is not Health.FOREIGN:
             _make_anew(shop, run, device)
@@ -167,12 +169,13 @@ def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     )
 
 
-def _admit(shop: Workshop, run: UnpackRun) -> None:
-    """Refuse what cannot fit before anything is made."""
+def _admit(shop: Workshop, run: UnpackRun) -> int:
+    """Refuse what cannot fit before anything is made; how many entries the image has."""
     pool = shop.devices.pool()
     if pool.health not in (PoolHealth.OK, PoolHealth.LOW):
         raise NoSpace(f"no image can be unpacked: {pool.detail or pool.health}", hint="free or add space: holdfast gc")
-    needed = run.request.total_bytes or _inspected_bytes(shop, run)
+    entries, content = _amounts(shop, run)
+    needed = content + entries * BYTES_PER_ENTRY
     size = run.request.device_size or shop.device_size
     if needed > size:
         raise NoSpace(
@@ -185,21 +188,25 @@ def _admit(shop: Workshop, run: UnpackRun) -> None:
             f"{pool.capacity_bytes} are available",
             hint="remove images that are not needed, or give the pool more space",
         )
+    return entries
 
 
-def _inspected_bytes(shop: Workshop, run: UnpackRun) -> int:
-    """Of an image that was validated by an earlier job."""
+def _amounts(shop: Workshop, run: UnpackRun) -> tuple[int, int]:
+    """Entries, and bytes of content; of an image that an earlier job has validated, they are counted anew."""
+    request = run.request
+    if request.entries:
+        return request.entries, request.total_bytes
     from holdfast_images.archive.running import inspect_image  # noqa: PLC0415 - a finished image is not read
 
-    judging = run.request.judging
-    return inspect_image(
-        Path(run.request.local_path),
-        policy=judging.policy,
+    report = inspect_image(
+        Path(request.local_path),
+        policy=request.judging.policy,
         limits=shop.limits,
-        keep_setuid=judging.keep_setuid,
+        keep_setuid=request.judging.keep_setuid,
         timeout=time_to_read(shop, run),
         check=run.check,
-    ).total_bytes
+    )
+    return report.entries, report.total_bytes
 
 
 def _make_anew(shop: Workshop, run: UnpackRun, device: Device) -> None:
@@ -343,7 +350,7 @@ def remove_unrecorded(shop: Workshop, run: UnpackRun) -> None:
 def _device(run: UnpackRun) -> Device:
     response = run.response
     device = device_of(response.device_id, response.device_name, _uuid(run.request), response.device_size)
-    return msgspec.structs.replace(device, files=run.request.entries)
+    return msgspec.structs.replace(device, files=response.entries)
 
 
 def _uuid(request: UnpackRequest) -> str:

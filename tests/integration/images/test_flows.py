@@ -123,6 +123,24 @@ def test_a_device_without_snapshots_is_forgotten_and_made_again(
     assert_consistent(shop)
 
 
+def test_a_device_that_is_made_again_has_room_for_as_many_files(
+    process: Process, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Device] = []
+    create = DirectoryDevices.create
+
+    def create_and_note(devices: DirectoryDevices, device: Device) -> None:
+        made.append(device)
+        create(devices, device)
+
+    monkeypatch.setattr(DirectoryDevices, "create", create_and_note)
+    process()
+    shutil.rmtree(device_path(shop).parent)
+    process()
+
+    assert [device.files for device in made] == [8, 8]
+
+
 def test_a_snapshot_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: Workshop) -> None:
     process()
     shutil.rmtree(snapshot_path(shop).parent)
@@ -347,6 +365,19 @@ def test_judging_an_archive_has_its_time_and_no_more(tmp_path: Path, source: Pat
     hurried.catalog.close()
 
     assert "step validate ran longer than its timeout" in judged or judged.startswith("ExtractionTimedOut: ")
+
+
+def test_small_files_need_more_space_than_their_content(tmp_path: Path, source: Path) -> None:
+    source.write_bytes(small_image(*(member(b"rootfs/usr/%d" % number, b"x") for number in range(500))))
+    shop = msgspec.structs.replace(workshop_at(tmp_path), device_size=1 << 20)
+    with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker(concurrency=2):
+        request = request_for(source)
+        job = engine.submit("process-image", request, key=key_of(request))
+        engine.wait(job, timeout=30)
+        refused = reason(engine.wait(engine.store.children(job)[-1].job_id))
+    shop.catalog.close()
+
+    assert refused.startswith("NoSpace: ")
 
 
 def test_a_pinned_digest_is_the_only_content_that_is_taken(process: Process, shop: Workshop) -> None:
