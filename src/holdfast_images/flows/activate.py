@@ -45,11 +45,12 @@ def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
 def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
     """Hand off if the snapshot is there, in use and taken of this device; else the row is set inactive."""
     request, name = run.request, _name(run.request)
-    wait_for_image(shop, run, request.image_id)
     row = shop.catalog.check_snapshot_exists(request.image_id, name)
     if row is None or not row.active:
+        wait_for_image(shop, run, request.image_id)
         return
     if lost := _what_is_lost(shop, request, row):
+        wait_for_image(shop, run, request.image_id)
         run.log.warning("snapshot %s will be made again: %s", name, lost)
         shop.catalog.deactivate_snapshot(row.snapshot_id)
         return

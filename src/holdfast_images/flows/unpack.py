@@ -2,7 +2,7 @@
 
 | killed in | leaves | the next execution |
 |---|---|---|
-| check-unpacked | the image's lock | finds the lock to be its own |
+| check-unpacked | nothing, or the image's lock | asks again, and finds the lock to be its own |
 | create-device | a reserved id, no device or a half-made one | removes it and makes it anew |
 | extract-layers | a device with a part of the files | removes it and goes back to create-device |
 | verify-layout | a whole device, sealed or not | looks at it again |
@@ -82,16 +82,18 @@ def unpack_flow(shop: Workshop) -> Flow[UnpackRequest, UnpackResponse]:
 def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
     """Hand off if the device is there and holds this very content; forget it if it does not."""
     request = run.request
-    lock_image(shop, run, request.image_id)
-    row = shop.catalog.check_image_unpacked(request.image_id)
-    if row is None:
-        return
-    device = device_of(row.device_id, row.device_name, _uuid(request))
-    if lost := _what_is_lost(shop, row, device, deep=request.judging.verify):
-        run.log.warning("image %s will be unpacked again: %s", request.image_id, lost)
-        _forget(shop, row, device)
-        return
-    unlock_image(shop, run, request.image_id)
+    row, lost = _look(shop, run)
+    # What is done waits for nobody: a download that judges the image anew may have the lock for long.
+    if row is None or lost:
+        lock_image(shop, run, request.image_id)
+        row, lost = _look(shop, run)
+        if row is None:
+            return
+        if lost:
+            run.log.warning("image %s will be unpacked again: %s", request.image_id, lost)
+            _forget(shop, row, device_of(row.device_id, row.device_name, _uuid(request)))
+            return
+        unlock_image(shop, run, request.image_id)
     raise Handoff(
         UnpackResponse(
             image_id=request.image_id,
@@ -102,6 +104,16 @@ def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
             file_count=row.file_count,
         )
     )
+
+
+def _look(shop: Workshop, run: UnpackRun) -> tuple[UnpackedImage | None, str]:
+    """What the image is recorded to be unpacked to, and why that cannot be used; empty if it can."""
+    request = run.request
+    row = shop.catalog.check_image_unpacked(request.image_id)
+    if row is None:
+        return None, ""
+    device = device_of(row.device_id, row.device_name, _uuid(request))
+    return row, _what_is_lost(shop, row, device, deep=request.judging.verify)
 
 
 def _what_is_lost(shop: Workshop, row: UnpackedImage, device: Device, *, deep: bool) -> str:

@@ -243,6 +243,15 @@ def test_a_lock_whose_owner_is_live_is_waited_for(process: Process, shop: Worksh
     assert_consistent(shop)
 
 
+def test_what_is_done_waits_for_no_lock(process: Process, shop: Workshop, engine: Engine) -> None:
+    process()
+    request = msgspec.structs.replace(request_for(Path("/nowhere")), image_id="other", s3_key="other")
+    live = engine.submit("process-image", request, delay=3600)
+    shop.catalog.acquire_image_lock(IMAGE_ID, f"job:{live}")
+
+    assert outcomes(process()) == ["handoff"] * 3
+
+
 def _waits_for(engine: Engine, job_id: str) -> bool:
     return any(job.flow == "download-image" and job.waits_for == job_id for job in engine.store.jobs(limit=50))
 
