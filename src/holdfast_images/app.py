@@ -93,14 +93,17 @@ class Images:
 
 
 def source_of(settings: Settings, *, key: str | None = None, url: str | None = None) -> Source:
-    """The object that is meant: by its key in the bucket of the settings, or by a URL. InvalidName if it is none."""
+    """The object that is meant: by its key in the bucket of the settings, or by a URL. InvalidName if it is none.
+
+    The catalog calls an object in that bucket by its key, however it is asked for, and any other by its URL.
+    """
     if url is None:
         if not key:
             raise InvalidName("no image is named", hint="give --s3-key and --bucket, or --source")
         if not settings.bucket:
             raise InvalidName("no bucket is given", hint="--bucket, HOLDFAST_BUCKET or S3_BUCKET; or use --source")
         location = location_of(bucket=settings.bucket, key=valid_key(key), settings=settings.source)
-        return Source(location=location, s3_key=str(location), bucket=settings.bucket)
+        return Source(location=location, s3_key=key, bucket=settings.bucket)
     if key:
         raise InvalidName("both a key and a URL are given", hint="give one of --s3-key and --source")
     location = location_of(url, settings=settings.source)
@@ -110,8 +113,10 @@ def source_of(settings: Settings, *, key: str | None = None, url: str | None = N
             hint="use s3://bucket/key with credentials, or fetch it and use file:///path",
         )
     plain = without_secrets(location)
-    name = plain.url if isinstance(plain, HttpObject) else str(plain)
-    return Source(location=plain, s3_key=name, bucket=plain.bucket if isinstance(plain, S3Object) else "")
+    if isinstance(plain, S3Object):
+        name = plain.key if plain.bucket == settings.bucket else str(plain)
+        return Source(location=plain, s3_key=name, bucket=plain.bucket)
+    return Source(location=plain, s3_key=plain.url if isinstance(plain, HttpObject) else str(plain), bucket="")
 
 
 def queue_limits(shop: Workshop) -> Mapping[str, int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import DeviceMapper
+from holdfast_images.devices.dm_table import Target
 from holdfast_images.devices.mounting import mounts, unmount_point
 from holdfast_images.devices.thin_pool import ThinPool
 
@@ -41,3 +42,13 @@ def remove_everything() -> None:
         for info in free:
             mapper.remove(info.name)
     mapper.close()
+
+
+def change_pool(pool: ThinPool, features: str) -> None:
+    """The administrator, behind our back."""
+    name = pool.record.name
+    [table] = pool.mapper.table(name)
+    text = f"{' '.join(table.text.split()[:4])} {features}"
+    pool.mapper.load(name, Target(0, table.length, "thin-pool", text))
+    pool.mapper.suspend(name)
+    pool.mapper.resume(name)

@@ -11,13 +11,14 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast.core.records import JobResult
+from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.flows.messages import DeactivateRequest, RemoveRequest
 from holdfast_images.flows.process import all_flows, key_of
 from holdfast_images.flows.workshop import Workshop
 from tests.devicemapper.conftest import Process
-from tests.devicemapper.pools import STATE, remove_everything
+from tests.devicemapper.pools import STATE, change_pool, remove_everything
 from tests.devicemapper.shop import (
     DEVICE_SIZE,
     IMAGE_ID,
@@ -225,6 +226,18 @@ def test_an_image_that_cannot_fit_is_refused_with_the_numbers_before_anything_is
     assert devices.found() == []
 
 
+def test_a_read_only_pool_is_told_before_anything_is_made(
+    process: Process, shop: Workshop, devices: DeviceMapperDevices
+) -> None:
+    change_pool(devices.thin_pool, "2 error_if_no_space read_only")
+    refused = process()
+    change_pool(devices.thin_pool, "1 error_if_no_space")
+
+    assert (refused["unpack"].reason or "").startswith("PoolUnusable: ")
+    assert outcomes(process())[1:] == ["completed"] * 2
+    assert faults(shop, devices) == []
+
+
 def dmsetup_fill(devices: DeviceMapperDevices, *, leave: int) -> None:
     """Use up the pool but for some blocks, as another device of it might."""
     pool = devices.thin_pool
@@ -246,9 +259,11 @@ def dmsetup_fill(devices: DeviceMapperDevices, *, leave: int) -> None:
 def test_a_pool_that_fills_up_in_the_midst_aborts_cleanly_and_stays_usable(
     process: Process, shop: Workshop, devices: DeviceMapperDevices, source: Path
 ) -> None:
+    """It was let in, and then somebody else has used up the room."""
     source.write_bytes(image_of(200, 40_000))
-    dmsetup_fill(devices, leave=125)  # 8 MiB: the 8 MB of files fit, the blocks of the file system itself do not
+    set_hook(lambda point: dmsetup_fill(devices, leave=50) if point == "create.renamed" else None)
     failed = process()
+    set_hook(None)
     devices.thin_pool.delete(77)
     healed = process()
 

@@ -21,7 +21,7 @@ from holdfast_images.devices.protocol import Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, PoolUnusable
 from holdfast_images.settings import Backend, Settings
-from tests.devicemapper.pools import DATA, METADATA, remove_everything
+from tests.devicemapper.pools import DATA, METADATA, change_pool, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
 
 SMALL = msgspec.structs.replace(ORIGIN, size=128 << 20)
@@ -51,11 +51,7 @@ class Sick:
 
     def change_pool(self, features: str) -> None:
         """The administrator, behind our back."""
-        name = self.pool.record.name
-        [table] = self._mapper.table(name)
-        self._mapper.load(name, Target(0, table.length, "thin-pool", f"{' '.join(table.text.split()[:4])} {features}"))
-        self._mapper.suspend(name)
-        self._mapper.resume(name)
+        change_pool(self.pool, features)
 
     def findings(self) -> set[str]:
         """As `holdfast verify-system` reports them."""

@@ -87,7 +87,7 @@ def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
         raise CatalogConflict(
             f"key {request.s3_key!r} is recorded as image {image.image_id} from {known.origin}, "
             f"not from {full_name(request.location)}",
-            hint="remove that image first, or choose another key and image id for this one",
+            hint="name this one by its URL and choose another image id: --source s3://…; or remove that image first",
         )
     if image.image_id != request.image_id:
         raise CatalogConflict(

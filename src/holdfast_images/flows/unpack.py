@@ -29,6 +29,7 @@ from holdfast_images.errors import (
     ImageError,
     ImageRefused,
     NoSpace,
+    PoolUnusable,
     TryAgain,
 )
 from holdfast_images.flows.layout import refuse_bad_layout
@@ -184,7 +185,9 @@ def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
 def _admit(shop: Workshop, run: UnpackRun) -> int:
     """Refuse what cannot fit before anything is made; how many entries the image has."""
     pool = shop.devices.pool()
-    if pool.health not in (PoolHealth.OK, PoolHealth.LOW):
+    if pool.health in (PoolHealth.READ_ONLY, PoolHealth.FAILED):
+        raise PoolUnusable(f"no image can be unpacked: {pool.detail or pool.health}", hint="holdfast verify-system")
+    if pool.health is PoolHealth.FULL:
         raise NoSpace(f"no image can be unpacked: {pool.detail or pool.health}", hint="free or add space: holdfast gc")
     entries, content = _amounts(shop, run)
     needed = content + entries * BYTES_PER_ENTRY
