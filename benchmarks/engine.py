@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import platform
-import sqlite3
 import sys
 import tempfile
 import time
@@ -25,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 import msgspec
 from measuring.figures import Figure, Settings, table
+from measuring.machine import describe_machine
 from questions import counts, fleet, history, idle, imports, latency, recovery, submitting, throughput, two_workers
 
 QUESTIONS: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
@@ -60,13 +58,13 @@ def main() -> int:
     figures: list[Figure] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.dir) as directory:
+        machine = describe_machine(directory)
         settings = Settings(directory, options.quick, options.repeat or (3 if options.quick else 5))
         for name, question in (ON_POSTGRES if options.store == "postgres" else QUESTIONS).items():
             if options.only and name not in options.only:
                 continue
             print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
             figures += question(settings)
-        machine = describe_machine(directory)
     if options.json:
         report = {"machine": machine, "quick": options.quick, "repeat": settings.repeat, "figures": figures}
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
@@ -75,27 +73,6 @@ def main() -> int:
         print(table(figures))
     print(f"{time.perf_counter() - began:6.1f} s  done", file=sys.stderr)
     return int(any(one.question == "recovery" and one.reached is False for one in figures))
-
-
-def describe_machine(directory: str) -> dict[str, str]:
-    """Where the figures come from: they mean nothing anywhere else."""
-    file_system = "unknown"
-    best = ""
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, kind, *_ = line.split()
-        if directory.startswith(mount) and len(mount) >= len(best):
-            best, file_system = mount, kind
-    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "cpu": model[0].partition(": ")[2] if model else platform.machine(),
-        "cores": str(len(os.sched_getaffinity(0))),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-        "file system": file_system,
-        "load": f"{os.getloadavg()[0]:.1f}",
-    }
 
 
 if __name__ == "__main__":

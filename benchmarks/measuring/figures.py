@@ -22,6 +22,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     ratio_low: float | None = None
     ratio_high: float | None = None
     ratio_to: str = ""
+    beside: float | None = None
+    """The median of what stands at the other end of the ratio, in the same unit, if that was measured as a value."""
     aim: str = ""
     reached: bool | None = None
     note: str = ""
@@ -47,11 +49,14 @@ def figure(
     *,
     ratios: Sequence[float] = (),
     ratio_to: str = "",
+    besides: Sequence[float] = (),
     at_least: float | None = None,
     at_most: float | None = None,
     note: str = "",
 ) -> Figure:
-    """A figure from one value (and one ratio) per run; an aim is an aim for the ratio."""
+    """A figure from one value per run, and one ratio per run or one value to divide by; an aim is one for the ratio."""
+    if besides and not ratios:
+        ratios = [value / other for value, other in zip(values, besides, strict=True)]
     ratio = statistics.median(ratios) if ratios else None
     aim, reached = "", None
     if ratio is not None and at_least is not None:
@@ -70,6 +75,7 @@ def figure(
         ratio_low=min(ratios) if ratios else None,
         ratio_high=max(ratios) if ratios else None,
         ratio_to=ratio_to,
+        beside=statistics.median(besides) if besides else None,
         aim=aim,
         reached=reached,
         note=note,
@@ -94,11 +100,11 @@ def table(figures: Sequence[Figure]) -> str:
         rows.append(
             [
                 "  " + one.name,
-                _short(one.value),
-                f"{_short(one.low)} - {_short(one.high)}" if one.runs > 1 else "",
+                short(one.value),
+                f"{short(one.low)} - {short(one.high)}" if one.runs > 1 else "",
                 one.unit,
-                "" if one.ratio is None else _short(one.ratio),
-                "" if one.ratio is None or one.runs < 2 else f"{_short(one.ratio_low)} - {_short(one.ratio_high)}",
+                "" if one.ratio is None else short(one.ratio),
+                "" if one.ratio is None or one.runs < 2 else f"{short(one.ratio_low)} - {short(one.ratio_high)}",
                 one.ratio_to,
                 one.aim,
                 {True: "reached", False: "NOT REACHED", None: ""}[one.reached] + (f"  {one.note}" if one.note else ""),
@@ -113,7 +119,8 @@ def table(figures: Sequence[Figure]) -> str:
     return "\n".join(lines)
 
 
-def _short(value: float | None) -> str:
+def short(value: float | None) -> str:
+    """A number with as many digits as it is worth."""
     if value is None:
         return ""
     if value == 0 or abs(value) >= 100:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 from measuring import flows
 from measuring.figures import Figure, Settings, figure
 from measuring.raw import raw_seconds
@@ -26,12 +27,12 @@ def recovery(settings: Settings) -> Iterator[Figure]:
     totals, ratios, ready, fresh_ratios, faults = [], [], [], [], 0
     for _ in range(settings.repeat):
         with tempfile.TemporaryDirectory(dir=settings.directory) as folder:
-            total, until_ready, limit, found = _kill_and_recover(settings, Path(folder))
-        totals.append(total)
-        ready.append(until_ready)
-        ratios.append(total / limit)
-        faults += found
-        fresh_ratios.append((total - until_ready) / _fresh(settings))
+            run = kill_and_recover(settings, Path(folder))
+        totals.append(run.seconds)
+        ready.append(run.until_ready)
+        ratios.append(run.seconds / run.limit)
+        faults += run.faults
+        fresh_ratios.append((run.seconds - run.until_ready) / _fresh(settings))
     name = f"{FLOWS:,} flows, restart to all done"
     yield figure("recovery", name, totals, "s", ratios=ratios, ratio_to="raw, same groups")
     yield figure("recovery", "of it, restart to first claim", ready, "s")
@@ -49,7 +50,17 @@ def recovery(settings: Settings) -> Iterator[Figure]:
     )
 
 
-def _kill_and_recover(settings: Settings, folder: Path) -> tuple[float, float, float, int]:
+class Recovered(msgspec.Struct, frozen=True):
+    """Seconds from the restart to the last success and the first claim, seconds of the raw limit, flows with faults."""
+
+    seconds: float
+    until_ready: float
+    limit: float
+    faults: int
+
+
+def kill_and_recover(settings: Settings, folder: Path) -> Recovered:
+    """Hold the flows in their steps, kill their process, start another."""
     stamps = folder / "stamps"
     with Engine.open(folder, flows=flows.ALL) as engine, closing(sqlite3.connect(folder / "holdfast.db")) as reader:
         make_effects(reader)
@@ -67,7 +78,7 @@ def _kill_and_recover(settings: Settings, folder: Path) -> tuple[float, float, f
         total = time.perf_counter() - began
         done = worker.stop()
         limit = raw_seconds(settings.directory, done.writes, done.group)
-        return total, until_ready, limit, _faults(reader, stamps, engine)
+        return Recovered(total, until_ready, limit, _faults(reader, stamps, engine))
 
 
 def _faults(reader: sqlite3.Connection, stamps: Path, engine: Engine) -> int:

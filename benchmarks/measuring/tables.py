@@ -1,0 +1,75 @@
+"""The tables of a report: as Markdown, which reads well on a terminal, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from measuring.figures import Figure, short
+
+HEADS = ("question", "ours", "beside", "ratio", "aim", "reached")
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What one program, or all of them, have measured."""
+
+    machine: dict[str, str] = {}
+    quick: bool = False
+    repeat: int = 0
+    figures: list[Figure] = []
+    not_measured: dict[str, str] = {}
+
+    def add(self, other: Report) -> None:
+        """What another program has measured on the same machine."""
+        # The load is the one that the first program found: later, it is our own.
+        self.machine = {**other.machine, **self.machine}
+        self.quick = self.quick or other.quick
+        self.repeat = max(self.repeat, other.repeat)
+        self.figures += other.figures
+        self.not_measured.update(other.not_measured)
+
+
+def markdown(report: Report, *, aims_only: bool = False) -> str:
+    """Every figure that stands beside another one; or only those with an aim."""
+    figures = [one for one in report.figures if one.ratio is not None and (one.aim or not aims_only)]
+    rows = [HEADS, *[_row(one) for one in figures]]
+    rows += [(f"**not measured**: {title}", reason, "", "", "", "") for title, reason in report.not_measured.items()]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def provenance(report: Report) -> str:
+    """When and where it was measured, and how often."""
+    machine = ", ".join(f"{key} {value}" for key, value in report.machine.items() if key != "date")
+    sizes = " with `--quick`" if report.quick else ""
+    return (
+        f"Measured on {report.machine.get('date', 'an unknown day')} by `python benchmarks`{sizes}: {machine}. "
+        f"Medians of up to {report.repeat} runs, lowest and highest in parentheses."
+    )
+
+
+def write_between(path: Path, mark: str, text: str) -> None:
+    """Replace what stands between `<!-- mark -->` and `<!-- /mark -->`."""
+    before, opening, rest = path.read_text().partition(f"<!-- {mark} -->")
+    _, closing, after = rest.partition(f"<!-- /{mark} -->")
+    if not opening or not closing:
+        raise SystemExit(f"error: {path.name} has no <!-- {mark} --> ... <!-- /{mark} -->")
+    path.write_text(f"{before}{opening}\n{text}\n{closing}{after}")
+
+
+def _row(one: Figure) -> Sequence[str]:
+    question = one.question if one.name == f"beside {one.ratio_to}" else f"{one.question}: {one.name}"
+    beside = one.ratio_to if one.beside is None else f"{one.ratio_to}: {short(one.beside)} {one.unit}"
+    ours = f"{short(one.value)} {one.unit}{_spread(one.low, one.high, one.runs)}"
+    ratio = f"{short(one.ratio)}{_spread(one.ratio_low, one.ratio_high, one.runs)}"
+    return question, ours, beside, ratio, one.aim, {True: "yes", False: "**NO**", None: ""}[one.reached]
+
+
+def _spread(low: float | None, high: float | None, runs: int) -> str:
+    return f" ({short(low)} - {short(high)})" if runs > 1 else ""
