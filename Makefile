@@ -5,14 +5,16 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # Further arguments for pytest: make unit PYTEST_ARGS="-k retry"
 PYTEST_ARGS ?=
+# Further arguments for the benchmarks: make bench BENCH_ARGS="--quick --json"
+BENCH_ARGS ?=
 # Processes that run tests at the same time.
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive demo demo-engine bench clean
+.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive demo demo-engine bench bench-devicemapper clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(INSTALLED) ## make .venv and install everything in it
 
@@ -59,9 +61,12 @@ demo: venv ## an image processed, killed half-way, found again, and a hostile on
 demo-engine: venv ## a flow that is killed and goes on
 	$(BIN)/python examples/quickstart.py
 
-bench: venv ## measure the engine
-	$(BIN)/python benchmarks/engine.py
+bench: venv ## measure everything, beside its peers: some thirty minutes
+	$(BIN)/python benchmarks $(BENCH_ARGS)
+
+bench-devicemapper: venv ## measure thin devices, in a guest
+	$(BIN)/python -m tests.guest run python benchmarks/devices.py
 
 clean: ## remove what was made here
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

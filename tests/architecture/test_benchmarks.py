@@ -1,0 +1,38 @@
+"""Peers are measured at versions that are pinned, and described where the figures are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PEERS = sorted(place for place in (ROOT / "benchmarks" / "peers").iterdir() if (place / "requirements.txt").exists())
+PAGE = (ROOT / "docs" / "explanation" / "benchmarks.md").read_text(encoding="utf-8")
+
+
+def test_there_are_peers() -> None:
+    assert len(PEERS) == 6
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_a_peer_is_pinned_and_has_a_program_and_a_line_in_the_page(peer: Path) -> None:
+    lines = [line for line in (peer / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+
+    assert all(re.fullmatch(r"[\w-]+(\[[\w,]+\])?==[\w.]+", line) for line in lines)
+    # The first line is the peer itself: its version stands in the report.
+    assert lines[0].startswith(peer.name)
+    assert (peer / "program.py").exists()
+    assert re.search(rf"^\| {peer.name} \|", PAGE, re.MULTILINE | re.IGNORECASE)
+
+
+def test_no_code_of_a_peer_is_imported_outside_of_its_program() -> None:
+    names = "|".join(["absurd_sdk", "absurdctl", *[peer.name for peer in PEERS]])
+    guilty = [
+        path
+        for path in (ROOT / "benchmarks").rglob("*.py")
+        if path.parent not in PEERS and re.search(rf"^\s*(?:import|from) (?:{names})\b", path.read_text(), re.MULTILINE)
+    ]
+
+    assert guilty == []
