@@ -7,7 +7,7 @@ from measuring.contestants import Contestant
 OURS = Contestant("holdfast", "Holdfast", "sqlite", five=3000, noop=4000)
 OURS_ON_POSTGRES = Contestant("holdfast", "Holdfast", "postgres", five=1500, noop=3000)
 
-_FEW_THREADS = (("HOLDFAST_BENCH_THREADS", "4"),)
+_FEW_THREADS = (("HOLDFAST_BENCH_THREADS", "8"),)
 _WAL = (*_FEW_THREADS, ("HOLDFAST_BENCH_WAL", "1"))
 DBOS = Contestant("dbos", "DBOS", "sqlite", "as it comes", five=60, noop=300, variables=_FEW_THREADS)
 DBOS_WAL = Contestant("dbos", "DBOS", "sqlite", "WAL", five=120, noop=500, variables=_WAL)

@@ -17,7 +17,7 @@ from oban import Oban
 from oban import worker as oban_worker
 from oban.schema import install
 
-LIMIT = 64
+LIMIT = 256
 countdown = protocol.Countdown(0)
 
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import protocol
 from procrastinate import App, Blueprint, PsycopgConnector
 
-CONCURRENCY = 16
+CONCURRENCY = 8
 tasks = Blueprint()
 countdown = protocol.Countdown(0)
 
