@@ -1,5 +1,8 @@
 -- Every statement of the PostgreSQL store, under the same names as the SQLite store's.
--- A batch goes in as one JSON array and is applied by one statement: one round trip, however many rows.
+-- A batch goes in as one JSON array and is applied by one statement: one round trip, however many rows. Rows that it
+-- names are looked up by `= ANY (ARRAY(...))` or LATERAL with a LIMIT: those stay look-ups in an index, whereas a join is
+-- planned by what the tables were like when the connection was new, and that plan is kept.
+-- `finished_at IS NULL` stands for "under way": the condition of the index of what is leased, running or committed.
 -- Each transaction locks the rows of the jobs it is about first (lock_jobs, or the claim itself), in order of their
 -- ids; after that nobody else can change what belongs to those jobs, and the fence is a plain comparison.
 
@@ -69,23 +72,24 @@ SELECT job_id FROM chain;
 
 -- name: promote_due
 -- One statement, so that a due job is either still waiting or ready, never neither.
-UPDATE jobs SET hold = 'none' WHERE job_id IN (
+UPDATE jobs SET hold = 'none' WHERE job_id = ANY (ARRAY(
     SELECT j.job_id FROM jobs AS j WHERE j.state = 'pending' AND j.hold = 'until' AND j.not_before <= :now
     ORDER BY j.job_id FOR NO KEY UPDATE SKIP LOCKED
-);
+));
 
 -- name: open_queues
 -- Free slots of every queue that is not paused, counted from leases; NULL is no limit.
-SELECT q.name, q.max_running - (
-    SELECT count(*) FROM executions AS e WHERE e.queue = q.name AND e.status IN ('leased', 'in_progress')
-) AS free
+SELECT q.name, CASE WHEN q.max_running IS NOT NULL THEN q.max_running - (
+    SELECT count(*) FROM executions AS e
+    WHERE e.queue = q.name AND e.finished_at IS NULL AND e.status IN ('leased', 'in_progress')
+) END AS free
 FROM queues AS q WHERE q.paused_at IS NULL;
 
 -- name: ready_jobs
 -- The best ready jobs of one queue, straight from the index.
 SELECT job_id, priority FROM jobs
 WHERE queue = :queue AND state = 'pending' AND hold = 'none'
-    AND flow IN (SELECT jsonb_array_elements_text(:flows::jsonb))
+    AND flow = ANY (ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb)))
 ORDER BY priority DESC, job_id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: insert_executions
@@ -93,72 +97,73 @@ ORDER BY priority DESC, job_id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED;
 -- of and gave the job back without having finished a step.
 INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at,
     interrupted)
-SELECT w.value->>1, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now,
-    EXISTS (
-        SELECT 1 FROM executions AS p WHERE p.job_id = j.job_id AND p.attempt = j.attempt AND (
-            p.code IN (SELECT jsonb_array_elements_text(:interrupting::jsonb))
-            OR p.interrupted AND p.code IN (SELECT jsonb_array_elements_text(:carrying::jsonb))
-                AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = p.job_id AND s.exec_id = p.exec_id)
-        )
-    )
-FROM jsonb_array_elements(:batch::jsonb) AS w (value) JOIN jobs AS j ON j.job_id = w.value->>0
+SELECT w.value->>1, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now, coalesce((
+    SELECT p.code = ANY (ARRAY(SELECT jsonb_array_elements_text(:interrupting::jsonb)))
+        OR p.interrupted AND p.code = ANY (ARRAY(SELECT jsonb_array_elements_text(:carrying::jsonb)))
+            AND (SELECT s.job_id FROM steps AS s WHERE s.job_id = p.job_id AND s.exec_id = p.exec_id LIMIT 1) IS NULL
+    FROM executions AS p WHERE p.job_id = j.job_id AND p.attempt = j.attempt
+), false)
+FROM jsonb_array_elements(:batch::jsonb) AS w (value)
+CROSS JOIN LATERAL (SELECT * FROM jobs AS l WHERE l.job_id = w.value->>0 LIMIT 1) AS j
 WHERE j.state = 'pending';
 
 -- name: begin_matching
 -- [job_id, exec_id]: those pinned to the very definition that the worker has can start at once.
 UPDATE executions SET status = 'in_progress'
-FROM jsonb_array_elements(:batch::jsonb) AS w (value), jobs AS j
-WHERE executions.exec_id = w.value->>1 AND executions.status = 'leased' AND j.job_id = executions.job_id
-    AND j.fingerprint IN (SELECT jsonb_array_elements_text(:fingerprints::jsonb));
+WHERE exec_id = ANY (ARRAY(SELECT w.value->>1 FROM jsonb_array_elements(:batch::jsonb) AS w (value)))
+    AND status = 'leased' AND (SELECT j.fingerprint FROM jobs AS j WHERE j.job_id = executions.job_id)
+        = ANY (ARRAY(SELECT jsonb_array_elements_text(:fingerprints::jsonb)));
 
 -- name: claimed
 -- All that a worker needs to go on with its new leases, in the order they were chosen.
 SELECT e.exec_id, e.attempt, e.status, e.interrupted, r.request, s.position, s.response, p.code, p.position, p.tries, j.*
 FROM jsonb_array_elements(:batch::jsonb) WITH ORDINALITY AS w (value, key)
-JOIN executions AS e ON e.exec_id = w.value->>1
-JOIN jobs AS j ON j.job_id = e.job_id
-JOIN requests AS r ON r.job_id = e.job_id
+CROSS JOIN LATERAL (SELECT * FROM executions AS l WHERE l.exec_id = w.value->>1 LIMIT 1) AS e
+CROSS JOIN LATERAL (SELECT * FROM jobs AS l WHERE l.job_id = e.job_id LIMIT 1) AS j
+CROSS JOIN LATERAL (SELECT l.request FROM requests AS l WHERE l.job_id = e.job_id LIMIT 1) AS r
 LEFT JOIN LATERAL (
     SELECT l.position, l.response FROM steps AS l WHERE l.job_id = e.job_id ORDER BY l.position DESC LIMIT 1
 ) AS s ON true
-LEFT JOIN executions AS p ON p.job_id = e.job_id AND p.attempt = e.attempt - 1
+LEFT JOIN LATERAL (
+    SELECT l.code, l.position, l.tries FROM executions AS l WHERE l.job_id = e.job_id AND l.attempt = e.attempt - 1 LIMIT 1
+) AS p ON true
 ORDER BY w.key;
 
 -- name: live
 -- Which of these executions are live and ours: the fence that every write passes.
-SELECT e.exec_id FROM jsonb_array_elements_text(:batch::jsonb) AS w (value) JOIN executions AS e ON e.exec_id = w.value
-WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now;
+SELECT exec_id FROM executions WHERE exec_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
+    AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now;
 
 -- name: finish_steps
--- [job_id, exec_id, position, step, tries, started_at, response], fenced. A step that is there already stays: found by
--- the conflict, because a NOT EXISTS may be planned as a scan of all steps.
+-- [job_id, exec_id, position, step, tries, started_at, response], fenced. A step that is there already stays.
 INSERT INTO steps (job_id, position, step, exec_id, tries, started_at, finished_at, response)
 SELECT e.job_id, (w.value->>2)::bigint, w.value->>3, e.exec_id, (w.value->>4)::bigint, (w.value->>5)::bigint, :now,
     w.value->>6
-FROM jsonb_array_elements(:batch::jsonb) AS w (value) JOIN executions AS e ON e.exec_id = w.value->>1
+FROM jsonb_array_elements(:batch::jsonb) AS w (value)
+CROSS JOIN LATERAL (SELECT * FROM executions AS l WHERE l.exec_id = w.value->>1 LIMIT 1) AS e
 WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now
 ON CONFLICT (job_id, position) DO NOTHING
 RETURNING exec_id;
 
 -- name: mark_committed
 -- [exec_id, code], fenced. The unique index makes it the only one of its job.
-UPDATE executions SET status = 'committed', code = w.value->>1, progressed_at = greatest(progressed_at, :now)
-FROM jsonb_array_elements(:batch::jsonb) AS w (value)
-WHERE executions.exec_id = w.value->>0
-    AND executions.status = 'in_progress' AND executions.lease_owner = :worker AND executions.lease_expires_at > :now
+UPDATE executions SET status = 'committed', progressed_at = greatest(progressed_at, :now), code = (
+        SELECT jsonb_object_agg(w.value->>0, w.value->>1) FROM jsonb_array_elements(:batch::jsonb) AS w (value)
+    ) ->> exec_id
+WHERE exec_id = ANY (ARRAY(SELECT w.value->>0 FROM jsonb_array_elements(:batch::jsonb) AS w (value)))
+    AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
 -- name: mark_done
 -- [exec_id]; whoever finds a committed execution may finish it, because nothing is left to be done twice.
 UPDATE executions SET status = 'done', finished_at = greatest(:now, progressed_at)
-FROM jsonb_array_elements_text(:batch::jsonb) AS w (value)
-WHERE executions.exec_id = w.value AND executions.status = 'committed'
+WHERE exec_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND status = 'committed'
 RETURNING exec_id, job_id;
 
 -- name: release_waiting
 -- [job_id] have succeeded: those that waited for them may start, unless their time has not come.
 UPDATE jobs SET waits_for = NULL, hold = CASE WHEN not_before > :now THEN 'until' ELSE 'none' END
-WHERE waits_for IN (SELECT jsonb_array_elements_text(:batch::jsonb)) AND state = 'pending';
+WHERE waits_for = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND state = 'pending';
 
 -- name: release_parents
 -- The job has ended without success: those that wait for its end, whatever it is, may go on.
@@ -238,37 +243,36 @@ SELECT :exec_id, job_id, attempt + 1, queue, 'leased', :actor, :now, :now, :now 
 -- name: extend_leases
 -- Every lease of this worker that has not run out.
 UPDATE executions SET lease_expires_at = :expires
-WHERE exec_id IN (
+WHERE exec_id = ANY (ARRAY(
     SELECT e.exec_id FROM executions AS e
-    WHERE e.status IN ('leased', 'in_progress', 'committed') AND e.lease_owner = :worker AND e.lease_expires_at > :now
+    WHERE e.finished_at IS NULL AND e.lease_owner = :worker AND e.lease_expires_at > :now
     ORDER BY e.exec_id FOR NO KEY UPDATE SKIP LOCKED
-);
+));
 
 -- name: renew_leases
 -- [exec_id]: just these of this worker's leases, if they have not run out.
 UPDATE executions SET lease_expires_at = :expires
-WHERE exec_id IN (
+WHERE exec_id = ANY (ARRAY(
     SELECT e.exec_id FROM executions AS e
-    WHERE e.exec_id IN (SELECT jsonb_array_elements_text(:batch::jsonb))
+    WHERE e.exec_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
         AND e.lease_owner = :worker AND e.lease_expires_at > :now AND e.status IN ('leased', 'in_progress', 'committed')
     ORDER BY e.exec_id FOR NO KEY UPDATE SKIP LOCKED
-);
+));
 
 -- name: held
 -- What this worker still holds, and what operators want of it.
-SELECT e.exec_id, j.cancel_reason FROM executions AS e JOIN jobs AS j ON j.job_id = e.job_id
-WHERE e.status IN ('leased', 'in_progress', 'committed') AND e.lease_owner = :worker AND e.lease_expires_at > :now;
+SELECT e.exec_id, (SELECT j.cancel_reason FROM jobs AS j WHERE j.job_id = e.job_id) FROM executions AS e
+WHERE e.finished_at IS NULL AND e.lease_owner = :worker AND e.lease_expires_at > :now;
 
 -- name: owners
 -- Who holds leases at the moment, and when the first of each runs out.
-SELECT lease_owner, min(lease_expires_at) FROM executions
-WHERE status IN ('leased', 'in_progress', 'committed') GROUP BY lease_owner;
+SELECT lease_owner, min(lease_expires_at) FROM executions WHERE finished_at IS NULL GROUP BY lease_owner;
 
 -- name: orphaned
 -- Executions nobody is working on. Both rows are locked: had the execution moved on since this statement began, the
 -- lock makes the server judge its newest version, not the one that the statement saw first.
 SELECT e.exec_id, e.status, e.lease_owner, e.position, e.tries, j.* FROM executions AS e JOIN jobs AS j ON j.job_id = e.job_id
-WHERE e.status IN ('leased', 'in_progress', 'committed')
+WHERE e.finished_at IS NULL
     AND (e.lease_expires_at <= :now OR e.lease_owner IN (SELECT jsonb_array_elements_text(:dead::jsonb)))
 ORDER BY e.started_at, e.job_id LIMIT :limit FOR NO KEY UPDATE OF j, e SKIP LOCKED;
 
@@ -375,7 +379,7 @@ ORDER BY c.ordinal;
 
 -- name: under_way
 -- Everything that is leased, running or being finalized.
-SELECT * FROM executions WHERE status IN ('leased', 'in_progress', 'committed');
+SELECT * FROM executions WHERE finished_at IS NULL;
 
 -- name: last_progress
 -- When a running job last got anywhere.
@@ -386,7 +390,7 @@ FROM executions AS e WHERE e.exec_id = :exec_id;
 -- All queues, with their present load.
 SELECT q.*, (
     SELECT count(*) FROM executions AS e
-    WHERE e.queue = q.name AND e.status IN ('leased', 'in_progress')
+    WHERE e.queue = q.name AND e.finished_at IS NULL AND e.status IN ('leased', 'in_progress')
 ) AS running, (
     SELECT count(*) FROM jobs AS j WHERE j.queue = q.name AND j.state = 'pending' AND j.state <> 'succeeded'
 ) AS pending
@@ -476,9 +480,9 @@ SELECT job_to FROM journal WHERE job_id = :job_id ORDER BY seq DESC LIMIT 1;
 
 -- name: taken_job_id
 -- An id of the batch that is in use already, or was: a journal begins only once.
-SELECT w.value FROM jsonb_array_elements_text(:batch::jsonb) AS w (value)
-WHERE EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = w.value)
-    OR EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = w.value)
+SELECT job_id FROM jobs WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
+UNION ALL
+SELECT job_id FROM pruned WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
 LIMIT 1;
 
 -- name: delete_children
@@ -507,7 +511,7 @@ DELETE FROM jobs WHERE job_id = :job_id;
 
 -- name: lock_jobs
 -- Keep others from changing these jobs; always in the same order, so that two transactions never wait for each other.
-SELECT job_id FROM jobs WHERE job_id IN (SELECT jsonb_array_elements_text(:batch::jsonb))
+SELECT job_id FROM jobs WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
 ORDER BY job_id FOR NO KEY UPDATE;
 
 -- name: lock_queues

@@ -30,6 +30,12 @@ GOODBYE = (
     psycopg.InterfaceError,
 )
 
+# A plan is kept for the life of a connection, also when the tables have grown a thousandfold since: the statements of
+# the engine look rows up by index from the first one on. (Without jit, because a kind of plan that is switched off and
+# taken all the same, for want of another, counts as costly enough to be compiled.)
+PLANNING = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
+PLAN_BY_INDEX = "; ".join(f"SET LOCAL {name} = off" for name in PLANNING)
+
 # `:name`, but neither the `::` of a cast nor a colon inside a word.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -51,15 +57,28 @@ def statements() -> Mapping[str, str]:
     return {name: to_pyformat(statement) for name, statement in load_statements(PACKAGE).items()}
 
 
+class Surroundings:
+    """The settings of a connection as the engine's statements need them, and as the user's would find them."""
+
+    def __init__(self, connection: Connection, schema: str) -> None:
+        names = ("search_path", *PLANNING)
+        values = connection.execute(f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}").fetchone()
+        assert values is not None
+        self.path = f"SET search_path TO {sql.Identifier(schema).as_string(None)}"
+        self.of_user = "SELECT " + ", ".join(
+            f"set_config('{name}', {sql.Literal(value).as_string(None)}, true)"
+            for name, value in zip(names, values, strict=True)
+        )
+
+
 class PostgresSession(Session):
     """A transaction of the store on PostgreSQL."""
 
-    def __init__(self, connection: Connection, now: int, *, schema: str, user_path: str) -> None:
+    def __init__(self, connection: Connection, now: int, surroundings: Surroundings) -> None:
         # psycopg's connection has another way to say that it is in a transaction: is_open below.
         super().__init__(cast(Any, connection), statements(), now)
         self._psycopg = connection
-        self._our_path = f"SET search_path TO {sql.Identifier(schema).as_string(None)}"
-        self._user_path = f"SELECT set_config('search_path', {sql.Literal(user_path).as_string(None)}, true)"
+        self._surroundings = surroundings
         self._in_statement = False
 
     def in_dialect(self, sql: str) -> str:
@@ -76,12 +95,12 @@ class PostgresSession(Session):
 
     def begin_effect(self) -> None:
         # The user's statements find the user's tables, as they would on a connection of their own.
-        self._simple(f"SAVEPOINT effect; {self._user_path}")
+        self._simple(f"SAVEPOINT effect; {self._surroundings.of_user}")
         self._in_statement = False
 
     def keep_effect(self) -> None:
         # Not SET LOCAL: whatever the effect has left as the path of the session ends here.
-        self._simple(f"RELEASE effect; {self._our_path}")
+        self._simple(f"RELEASE effect; {self._surroundings.path}; {PLAN_BY_INDEX}")
 
     def undo_effect(self) -> None:
         self._simple("ROLLBACK TO effect; RELEASE effect")
@@ -97,7 +116,7 @@ class PostgresSession(Session):
         return cast(Rows, cursor)
 
     def submit_in_effect(self, submit: Callable[[], T]) -> T:
-        self._simple(self._our_path.replace("SET ", "SET LOCAL ", 1))
+        self._simple(f"{self._surroundings.path.replace('SET ', 'SET LOCAL ', 1)}; {PLAN_BY_INDEX}")
         mark = self.journal_mark()
         for _ in range(KEY_RACES):
             self._simple("SAVEPOINT submitting")
@@ -108,7 +127,7 @@ class PostgresSession(Session):
                 self._simple("ROLLBACK TO submitting")
                 self.drop_journal_after(mark)
                 continue
-            self._simple(f"RELEASE submitting; {self._user_path}")
+            self._simple(f"RELEASE submitting; {self._surroundings.of_user}")
             return answer
         raise BadInput("a key is being taken and given up by others all the time", hint="try again later")
 

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool
 
@@ -32,7 +31,7 @@ from holdfast.store.messages import Claim, NewJob, Submitted, Write
 from holdfast.store.postgres.checking import damage, missing_rules
 from holdfast.store.postgres.errors import is_lost_race, translate, translated_errors
 from holdfast.store.postgres.migrating import migrate
-from holdfast.store.postgres.session import Connection, PostgresSession
+from holdfast.store.postgres.session import PLAN_BY_INDEX, Connection, PostgresSession, Surroundings
 from holdfast.store.postgres.wakeup import PostgresListener
 from holdfast.store.session import Session
 from holdfast.store.sql_store import SqlStore
@@ -93,7 +92,7 @@ class PostgresStore(SqlStore):
         self._clock = clock
         self._offset = 0.0
         self._channel = f"holdfast_{hashlib.sha256(schema.encode()).hexdigest()[:12]}"
-        self._user_path = "public"
+        self._surroundings: Surroundings
         self._open = threading.local()
         self._connections = connections
         self._read_only = read_only
@@ -130,8 +129,9 @@ class PostgresStore(SqlStore):
         if self._read_only:
             raise StoreReadOnly(f"{self.url} was opened for reading", hint="open it for writing to change anything")
         limit = IDLE_LIMIT_OF_EFFECTS if "Commit" in verb else IDLE_LIMIT
-        with translated_errors(), self._connected(f"{BEGIN}; {limit}; SELECT {CLOCK}") as (connection, now):
-            session = PostgresSession(connection, now, schema=self._schema, user_path=self._user_path)
+        begin = f"{BEGIN}; {limit}; {PLAN_BY_INDEX}; SELECT {CLOCK}"
+        with translated_errors(), self._connected(begin) as (connection, now):
+            session = PostgresSession(connection, now, self._surroundings)
             self._open.verb = verb
             try:
                 yield session
@@ -152,7 +152,7 @@ class PostgresStore(SqlStore):
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " if consistent else ""
         with translated_errors(), self._connected(f"{begin}SELECT {CLOCK}") as (connection, now):
             try:
-                yield PostgresSession(connection, now, schema=self._schema, user_path=self._user_path)
+                yield PostgresSession(connection, now, self._surroundings)
             finally:
                 if consistent:
                     self._roll_back(connection)
@@ -286,15 +286,12 @@ class PostgresStore(SqlStore):
             log.warning("could not notify: %s", error)
 
     def _configure(self, connection: Connection) -> None:
-        path = connection.execute("SHOW search_path").fetchone()
-        self._user_path = str(path[0]) if path else "public"
+        self._surroundings = Surroundings(connection, self._schema)
         synchronous = "on" if self._synchronous == "FULL" else "off"
         connection.execute(
             # Nobody waits for a lock for ever, but longer than one who is gone may hold it (IDLE_LIMIT).
             # A server configured for more than 'on' (remote_apply) is left at it.
-            sql.SQL("SET search_path TO {}; SET lock_timeout = '15s'; SET client_min_messages = warning").format(
-                sql.Identifier(self._schema)
-            )
+            f"{self._surroundings.path}; SET lock_timeout = '15s'; SET client_min_messages = warning".encode()
         )
         setting = connection.execute("SHOW synchronous_commit").fetchone()
         if synchronous == "off" or (setting and setting[0] in ("off", "local")):
