@@ -142,17 +142,26 @@ CREATE TRIGGER executions_lease_jobs AFTER INSERT ON executions REFERENCING NEW 
 CREATE FUNCTION settle_jobs() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    UPDATE jobs AS j SET state = (SELECT p.state FROM job_projection AS p WHERE p.job_id = j.job_id),
-        updated_at = greatest(j.updated_at, (SELECT max(coalesce(n.finished_at, n.progressed_at)) FROM ended AS n))
-    WHERE j.job_id = ANY (ARRAY(
-        SELECT n.job_id FROM (
-            SELECT e.job_id, e.status, e.disposition FROM ended AS e WHERE e.status IN ('done', 'aborted')
-            EXCEPT
-            SELECT e.job_id, e.status, e.disposition FROM before AS e
-        ) AS n
-        WHERE (SELECT p.state FROM job_projection AS p WHERE p.job_id = n.job_id)
-            <> (SELECT s.state FROM jobs AS s WHERE s.job_id = n.job_id)
+    -- Nearly all of them end so.
+    UPDATE jobs SET state = 'succeeded', updated_at = greatest(updated_at, (SELECT max(n.finished_at) FROM ended AS n))
+    WHERE job_id = ANY (ARRAY(
+        SELECT n.job_id FROM ended AS n WHERE n.status = 'done'
+        EXCEPT
+        SELECT o.job_id FROM before AS o WHERE o.status = 'done'
     ));
+    IF EXISTS (SELECT 1 FROM ended AS n WHERE n.status = 'aborted') THEN
+        UPDATE jobs AS j SET state = (SELECT p.state FROM job_projection AS p WHERE p.job_id = j.job_id),
+            updated_at = greatest(j.updated_at, (SELECT max(n.finished_at) FROM ended AS n))
+        WHERE j.job_id = ANY (ARRAY(
+            SELECT n.job_id FROM (
+                SELECT e.job_id, e.disposition FROM ended AS e WHERE e.status = 'aborted'
+                EXCEPT
+                SELECT e.job_id, e.disposition FROM before AS e WHERE e.status = 'aborted'
+            ) AS n
+            WHERE (SELECT p.state FROM job_projection AS p WHERE p.job_id = n.job_id)
+                <> (SELECT s.state FROM jobs AS s WHERE s.job_id = n.job_id)
+        ));
+    END IF;
     RETURN NULL;
 END $$;
 CREATE TRIGGER executions_settle_jobs AFTER UPDATE ON executions REFERENCING OLD TABLE AS before NEW TABLE AS ended
