@@ -39,6 +39,7 @@ QUESTIONS: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
 }
 ON_POSTGRES: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
     "fleet": fleet.fleet,
+    "fleet-noop": fleet.noop,
     "fleet-start": fleet.start,
 }
 
