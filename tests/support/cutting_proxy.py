@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 import threading
 import time
 
-# The message of a simple query that is nothing but COMMIT.
-COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+# A statement that is nothing but COMMIT: after the length of a simple query, or after the name, which is empty, of a
+# statement in a pipeline.
+COMMIT = re.compile(rb"[\x00\x0b]COMMIT\x00")
 
 
 class CuttingProxy:
@@ -47,7 +49,7 @@ class CuttingProxy:
     def _to_server(self, client: socket.socket, server: socket.socket) -> None:
         try:
             while data := client.recv(1 << 16):
-                if COMMIT in data and self._rng.random() < self.chance:
+                if COMMIT.search(data) and self._rng.random() < self.chance:
                     if self._rng.random() < 0.5:
                         self.before += 1
                     else:

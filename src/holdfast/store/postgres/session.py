@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -71,6 +72,38 @@ class Surroundings:
         )
 
 
+class Answer:
+    """The rows of a statement that has not been sent yet: the first look at them sends it, and waits."""
+
+    __slots__ = ("_send", "cursor")
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        self.cursor: psycopg.Cursor[tuple[Any, ...]] | None = None
+        self._send = send
+
+    @property
+    def description(self) -> Any:
+        return self._arrived().description
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.fetchall())
+
+    def fetchone(self) -> Any:
+        return self._arrived().fetchone()
+
+    def fetchall(self) -> list[Any]:
+        return self._arrived().fetchall()
+
+    def close(self) -> None:
+        self._arrived().close()
+
+    def _arrived(self) -> psycopg.Cursor[tuple[Any, ...]]:
+        if self.cursor is None:
+            self._send()
+        assert self.cursor is not None
+        return self.cursor
+
+
 class PostgresSession(Session):
     """A transaction of the store on PostgreSQL."""
 
@@ -80,6 +113,44 @@ class PostgresSession(Session):
         self._psycopg = connection
         self._surroundings = surroundings
         self._in_statement = False
+        self._pipeline: psycopg.Pipeline | None = None
+        self._unsent: list[tuple[str, Mapping[str, Any], Answer]] = []
+
+    def run(self, statement: str, **parameters: Any) -> Rows:
+        if self._pipeline is None:
+            return cast(Rows, self._execute(statement, parameters))
+        answer = Answer(self.send)
+        self._unsent.append((statement, parameters, answer))
+        return answer
+
+    @contextmanager
+    def pipelined(self) -> Iterator[None]:
+        """Inside, statements are sent together, as soon as an answer is looked at. Not for effects.
+
+        The pipeline stays open: leaving it sends a flush, after which the server does not take the transaction for
+        idle, and would let a client that hangs there keep its locks.
+        """
+        with self._psycopg.pipeline() as self._pipeline:
+            yield
+
+    def send(self) -> None:
+        """Send what has gathered, in one round trip, and wait for all of it; nothing stays in the air."""
+        unsent, self._unsent = self._unsent, []
+        if not unsent:
+            return
+        assert self._pipeline is not None
+        try:
+            for statement, parameters, answer in unsent:
+                answer.cursor = self._execute(statement, parameters)
+        except psycopg.Error:
+            with suppress(psycopg.Error):
+                self._pipeline.sync()  # past what the server has skipped after the error
+            raise
+        self._pipeline.sync()
+
+    def _execute(self, statement: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+        # Prepared at once: there are few of them, and they will be used again.
+        return self._psycopg.execute(self._sql[statement], parameters, prepare=True)
 
     def in_dialect(self, sql: str) -> str:
         return to_pyformat(sql)
