@@ -400,6 +400,38 @@ def test_a_journal_entry_follows_the_one_before(bench: Bench, shell: Shell, seq:
     assert len(bench.journal(claim.job.job_id)) == 3
 
 
+def test_one_false_entry_among_true_ones_refuses_them_all(bench: Bench, shell: Shell) -> None:
+    """A rule that is asked once for a whole statement still sees each of its rows."""
+    claim = bench.running()
+    head = bench.journal(claim.job.job_id)[-1].hash
+    rows = [
+        f"('{claim.job.job_id}', {seq}, 1, 'me', NULL, 'running', 'running', NULL, NULL, NULL, 'x', '{{}}',"
+        f" '{prev}', 'h')"
+        for seq, prev in [(4, head), (5, "made up")]
+    ]
+
+    refused(shell, f"INSERT INTO journal VALUES {', '.join(rows)}")
+
+    assert len(bench.journal(claim.job.job_id)) == 3
+    bench.assert_sound()
+
+
+@pytest.mark.parametrize("attempt", ["1", "2"])
+def test_one_illegal_lease_among_legal_ones_refuses_them_all(bench: Bench, shell: Shell, attempt: str) -> None:
+    running, waiting = bench.running().job.job_id, bench.submit()
+
+    refused(
+        shell,
+        "INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at,"
+        f" started_at) SELECT job_id, job_id, CASE job_id WHEN '{waiting}' THEN 1 ELSE {attempt} END, '', 'leased',"
+        " 'me', 9, 1, 1 FROM jobs",
+    )
+
+    assert (bench.state(running), bench.state(waiting)) == (JobState.RUNNING, JobState.PENDING)
+    assert not bench.store.executions(waiting)
+    bench.assert_sound()
+
+
 @pytest.mark.parametrize("statement", ["UPDATE pruned SET head = 'x'", "DELETE FROM pruned"])
 def test_the_record_of_what_was_pruned_does_not_change(bench: Bench, shell: Shell, statement: str) -> None:
     bench.succeeded()
