@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
 
 from holdfast_images.archive.entry import Limits
 from holdfast_images.archive.inflating import GzipSource, Source, ZstdSource
+from holdfast_images.archive.reading_ahead import ReadAhead
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 
@@ -156,7 +156,13 @@ class CompressedStream(Stream):
         self._source = source
         self._most = limits.total_bytes + (limits.entries + 2) * HEADERS_PER_ENTRY
         self._ratio = limits.ratio
-        self._refill: Callable[[], int] = self._first_fill
+        self._produced = 0
+        self._ahead: ReadAhead | None = None
+
+    def close(self) -> None:
+        """End the thread that reads ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _jump(self, count: int) -> None:
         while count > self._end - self._next:
@@ -168,13 +174,21 @@ class CompressedStream(Stream):
         self._next += count
 
     def _fill(self) -> int:
-        return self._refill()
+        self.base += self._end
+        self._next = self._end = 0
+        if not self._produced:
+            self._end = self._decompress(self.buffer)
+            self._refuse_nested()
+            return self._end
+        # A thread only now: of most streams that are opened no more than the beginning is wanted.
+        if self._ahead is None:
+            self._ahead = ReadAhead(self._decompress, BUFFER)
+        self.buffer, self._end = self._ahead.next()
+        return self._end
 
-    def _first_fill(self) -> int:
-        filled = self._further_fill()
-        self._refill = self._further_fill
+    def _refuse_nested(self) -> None:
         try:
-            nested = _compression(bytes(self.buffer[: min(8, filled)]))
+            nested = _compression(bytes(self.buffer[: min(8, self._end)]))
         except ImageRefused as foreign:
             nested = foreign.detail.rpartition(" ")[2]
         if nested != "none":
@@ -184,18 +198,15 @@ class CompressedStream(Stream):
                 offset=0,
                 hint="compress the archive once",
             )
-        return filled
 
-    def _further_fill(self) -> int:
-        self.base += self._end
-        self._next = self._end = 0
-        while self._end < BUFFER:
-            got = self._source.readinto(self.buffer[self._end :])
-            if got == 0:
-                break
-            self._end += got
-        self._judge(self.base + self._end)
-        return self._end
+    def _decompress(self, target: memoryview) -> int:
+        """Fill the target, but at the end of the stream; what is produced is judged before anybody sees it."""
+        filled = 0
+        while filled < len(target) and (got := self._source.readinto(target[filled:])):
+            filled += got
+        self._produced += filled
+        self._judge(self._produced)
+        return filled
 
     def _judge(self, produced: int) -> None:
         if produced > self._most:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import closing
 from typing import NoReturn
 
 from holdfast_images.archive import confining
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
+from holdfast_images.archive.flushing import Flusher
 from holdfast_images.archive.images import Image, Progress, Reading, open_image, verify_contents
 from holdfast_images.archive.layers import LayeredTree, make_root
 from holdfast_images.archive.names import printable
@@ -52,11 +54,8 @@ def extract(
     work.warn(*image.findings)
     if image.form == "tar":
         tree = Tree(target, depth=limits.depth, keep_owner=keep_owner)
-        stream = open_stream(archive, limits=limits)
-        try:
+        with Flusher(target), closing(open_stream(archive, limits=limits)) as stream:
             work.write(stream, tree)
-        finally:
-            stream.close()
         work.finish(tree)
     else:
         _apply_layers(image, target, work, limits=limits, keep_owner=keep_owner)
@@ -66,15 +65,17 @@ def extract(
 def _apply_layers(image: Image, target: int, work: Extraction, *, limits: Limits, keep_owner: bool) -> None:
     root = make_root(target, ROOT)
     tree = LayeredTree(root, depth=limits.depth, keep_owner=keep_owner)
-    for layer in image.layers:
-        tree.begin_layer()
-        stream = image.open_layer(layer, limits)
-        try:
-            work.write(stream, tree, layer=layer.name)
-        finally:
-            stream.close()
+    with Flusher(target):
+        _write_layers(image, tree, work, limits)
     work.finish(tree)
     os.close(root)
+
+
+def _write_layers(image: Image, tree: LayeredTree, work: Extraction, limits: Limits) -> None:
+    for layer in image.layers:
+        tree.begin_layer()
+        with closing(image.open_layer(layer, limits)) as stream:
+            work.write(stream, tree, layer=layer.name)
 
 
 class Extraction:
