@@ -340,6 +340,6 @@ def test_content_may_be_left_unread() -> None:
         found = {}
         for entry in reader:
             found[entry.name] = reader.content_offset
-            next(reader.body(), None)
+            next(iter(reader.body()), None)
 
     assert found == {b"a": 512, b"b": 512 + len(padded(b"x" * 3_000_000)) + 512}

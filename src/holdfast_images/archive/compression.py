@@ -14,6 +14,8 @@ from holdfast_images.errors import ImageRefused
 BLOCK = 512
 BUFFER = 256 << 10
 """Small enough to stay in the processor's cache: larger ones were slower."""
+FAR, LITTLE = 32 << 10, 4 << 10
+"""So much content is worth a seek instead of being read through; so much is read where it ends."""
 RATIO_FROM = 64 << 20
 """A small archive may well be all zeros."""
 HEADERS_PER_ENTRY = 16 << 10
@@ -81,6 +83,8 @@ class Stream:
         """Where in the stream the buffer begins."""
         self._next = 0
         self._end = 0
+        self._wanted = BUFFER
+        """How much is read next."""
 
     @property
     def position(self) -> int:
@@ -89,11 +93,15 @@ class Stream:
 
     def block(self, skip: int = 0) -> int:
         """Leave out `skip` bytes and hand out 512: their index in `buffer`, or -1 at the end of the stream."""
-        index = self._next + skip
+        return self.block_at(self.base + self._next + skip)
+
+    def block_at(self, offset: int) -> int:
+        """The same, for the block at an offset in the stream that was not handed out yet."""
+        index = offset - self.base
         if index + BLOCK <= self._end:
             self._next = index + BLOCK
             return index
-        self.skip(skip)
+        self.skip(index - self._next)
         if self._next == self._end and not self._fill():
             return -1
         if self._end - self._next < BLOCK:
@@ -126,6 +134,8 @@ class Stream:
         assert self.length is not None
         if target > self.length:
             raise ImageRefused(Reason.TRUNCATED, "it ends in the middle of content", offset=self.length, hint=AGAIN)
+        # Behind a large file another one is likely: then only its header is wanted.
+        self._wanted = LITTLE if target - self.base - self._end > FAR else BUFFER
         self.base = target
         self._next = self._end = 0
 
@@ -134,7 +144,8 @@ class Stream:
         assert self.length is not None
         self.base += self._end
         self._next = self._end = 0
-        wanted = min(BUFFER, self.length - self.base)
+        wanted = min(self._wanted, self.length - self.base)
+        self._wanted = BUFFER
         while self._end < wanted:
             got = os.preadv(self._fd, [self.buffer[self._end : wanted]], self._start + self.base + self._end)
             if got == 0:

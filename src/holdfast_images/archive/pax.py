@@ -24,6 +24,8 @@ _LEFT_OUT = (b"SCHILY.acl.", b"RHT.security.selinux", b"MSWINDOWS.")
 """Access control in other words: left out, and told."""
 _REDEFINING = (b"SCHILY.", b"GNU.", b"SUN.")
 """Other keywords of these vendors give some readers another size, type or device number."""
+_TENTHS = [10 ** (9 - digits) for digits in range(10)]
+"""Nanoseconds in one unit of the last of so many decimal places."""
 _REPEATED = frozenset((b"GNU.sparse.offset", b"GNU.sparse.numbytes"))
 
 
@@ -42,8 +44,20 @@ class Extension(msgspec.Struct):
     """Offsets and lengths of sparse form 0.0, in turn."""
     dropped: tuple[bytes, ...] = ()
     unknown: tuple[bytes, ...] = ()
-    simple: bool = False
-    """It gives a name and a time at most."""
+
+
+class SimpleExtension(msgspec.Struct, gc=False):
+    """What most of them say: a name and a time at most."""
+
+    path: bytes | None
+    mtime_ns: int | None
+
+
+def whole(extension: Extension | SimpleExtension | None) -> Extension | None:
+    """The same, with everything it does not say."""
+    if isinstance(extension, SimpleExtension):
+        return Extension(path=extension.path, mtime_ns=extension.mtime_ns)
+    return extension
 
 
 def parsed(body: bytes) -> list[tuple[bytes, bytes]]:
@@ -115,29 +129,30 @@ def extension(body: bytes) -> Extension:
     return result
 
 
-def simple_extension(body: bytes) -> Extension | None:
+def simple_extension(body: bytes) -> SimpleExtension | None:
     """The same, in a fraction of the time, for the header most writers put in front of every entry: names and times."""
-    if body[-1:] != b"\n":
-        return None
     path = mtime_ns = None
-    seen = set()
-    for line in body[:-1].split(b"\n"):
+    seen: list[bytes] = []
+    *lines, rest = body.split(b"\n")
+    for line in lines:
         length, _, record = line.partition(b" ")
         keyword, equals, value = record.partition(b"=")
         if length != b"%d" % (len(line) + 1) or not equals or keyword in seen:
             return None  # a newline inside a value, or a fault: told by the thorough way
-        seen.add(keyword)
+        seen.append(keyword)
         if keyword == b"mtime":
-            mtime_ns = _nanoseconds(value)
-            if mtime_ns is None:
+            seconds, _, fraction = value.partition(b".")
+            digits = seconds + fraction
+            if not digits.isdigit() or not seconds or len(seconds) > 20 or len(fraction) > 9:
                 return None
+            mtime_ns = int(digits) * _TENTHS[len(fraction)]
         elif keyword == b"path":
             if not value or b"\0" in value:
                 return None
             path = value
         elif keyword not in _IGNORED:
             return None
-    return Extension(path=path, mtime_ns=mtime_ns, simple=True)
+    return None if rest else SimpleExtension(path, mtime_ns)
 
 
 def _unusual(result: Extension, keyword: bytes) -> None:

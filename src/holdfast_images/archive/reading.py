@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 from zlib import adler32
 
@@ -16,6 +16,7 @@ from holdfast_images.archive.header import (
     PLAIN_END,
     PLAIN_LAYOUT,
     PLAIN_MIDDLES,
+    PlainSums,
     checksum,
     is_checksum,
     number,
@@ -54,12 +55,13 @@ class TarReader:
         self._owners: dict[bytes, tuple[int, int, int]] = {}
         self._left = 0
         """Content of the current entry that was not read."""
-        self._until_header = 0
+        self._header_at = 0
+        """Where in the stream the next header begins."""
         self._entry = b""
         self._offset = 0
         self._count = 0
         self._globals = 0
-        self._extension: pax.Extension | None = None
+        self._extension: pax.Extension | pax.SimpleExtension | None = None
         """What a pax header said about the entry that comes next."""
         self._extension_offset = 0
         self.content_offset = 0
@@ -68,66 +70,79 @@ class TarReader:
     def __iter__(self) -> Iterator[Entry]:
         """Every entry, up to the end of the archive, of which every byte has been seen."""
         stream, unpack, owners, most = self._stream, PLAIN_LAYOUT.unpack_from, self._owners, self._limits.entries
+        sums = PlainSums()
         while True:
-            index = stream.block(self._until_header)
-            self._left = self._until_header = 0
-            self._offset = offset = stream.base + index
+            self._offset = offset = self._header_at
+            self._left = 0
+            index = stream.block_at(offset)
             if index < 0:
                 self._end_without_marker()
             buffer = stream.buffer
-            name, who, numbers, stated, kind, middle, end = unpack(buffer, index)
-            # See header.checksum: the sum of a plain header is too small to need halves.
-            total = (adler32(buffer[index : index + BLOCK]) & 0xFFFF) - (adler32(stated) & 0xFFFF) + 256
-            extension = self._extension
+            name, who, octal_size, nul, octal_mtime, another_nul, stated, kind, middle, end = unpack(buffer, index)
             # The plain file or directory of most archives; everything unusual takes the long way.
             if (
-                stated == b"%06o\0 " % total
+                adler32(buffer[index : index + BLOCK]) & 0xFFFF == sums[stated]
                 and end == PLAIN_END
                 and middle in PLAIN_MIDDLES
-                and not (octal_size := numbers[:11]).strip(_OCTAL)
-                and not (octal_mtime := numbers[12:23]).strip(_OCTAL)
-                and numbers[11] == numbers[23] == 0
+                and nul == another_nul == b"\0"
+                and not octal_size.strip(_OCTAL)
+                and not octal_mtime.strip(_OCTAL)
                 and (name := name.rstrip(b"\0"))
                 and b"\0" not in name
             ):
                 size = int(octal_size, 8)
+                content = offset + BLOCK
+                padded = size + (-size & 511)
+                extension, mtime_ns = self._extension, None
                 if kind == b"x" and extension is None and size <= PAX_BYTES:
                     self._extension, self._extension_offset = self._pax(name, size), offset
+                    self._header_at = content + padded
                     continue
-                known, file, mtime_ns = owners.get(who + kind), _PLAIN_KINDS.get(kind), None
+                known, file = owners.get(who + kind), _PLAIN_KINDS.get(kind)
                 if extension is not None:
                     name, mtime_ns, offset = extension.path or name, extension.mtime_ns, self._extension_offset
-                    known = known if extension.simple else None
+                    known = known if type(extension) is pax.SimpleExtension else None
                 if known is not None and ((file is FILE and name[-1] != 0x2F) or (file is DIRECTORY and not size)):
                     self._extension = None
                     self._count += 1
-                    self.content_offset = content = stream.base + index + BLOCK
+                    self.content_offset = content
                     self._left = size
-                    self._until_header = padded = size + (-size & 511)
+                    self._header_at = content + padded
                     if self._count > most or (stream.length is not None and content + padded > stream.length):
                         self._count_no_more(name, size)
-                    mtime_ns = int(octal_mtime, 8) * _SECOND if mtime_ns is None else mtime_ns
-                    yield Entry(name, file, *known, size, size, mtime_ns, offset)
+                    mode, uid, gid = known
+                    if mtime_ns is None:
+                        mtime_ns = int(octal_mtime, 8) * _SECOND
+                    yield Entry(name, file, mode, uid, gid, size, size, mtime_ns, offset)
                     continue
             block = buffer[index : index + BLOCK].tobytes()
             if self._is_end(block):
                 return
             yield self._unusual(block)
 
-    def body(self) -> Iterator[memoryview]:
+    def body(self) -> Iterable[memoryview]:
         """The stored content of the current entry; each piece is valid until the next one is asked for."""
-        stream = self._stream
+        if not self._left:
+            return ()
+        piece = self._piece()
+        # Most files are small, and whole in the buffer.
+        return self._pieces(piece) if self._left else (piece,)
+
+    def _pieces(self, piece: memoryview) -> Iterator[memoryview]:
+        yield piece
         while self._left:
-            piece = stream.chunk(self._left)
-            if not piece:
-                self._refuse(Reason.TRUNCATED, "it ends in the middle of content")
-            self._left -= len(piece)
-            self._until_header -= len(piece)
-            yield piece
+            yield self._piece()
+
+    def _piece(self) -> memoryview:
+        piece = self._stream.chunk(self._left)
+        if not piece:
+            self._refuse(Reason.TRUNCATED, "it ends in the middle of content")
+        self._left -= len(piece)
+        return piece
 
     # --- the unusual entries
 
-    def _pax(self, name: bytes, size: int) -> pax.Extension:
+    def _pax(self, name: bytes, size: int) -> pax.Extension | pax.SimpleExtension:
         """The pax header that most archives have in front of an entry."""
         try:
             body = self._extension_body(size, PAX_BYTES)
@@ -140,7 +155,7 @@ class TarReader:
         """An entry with other extension headers, or with anything a plain file or directory does not have."""
         header = Header._make(LAYOUT.unpack(block))
         self._count_entry()
-        extension, self._extension = self._extension, None
+        extension, self._extension = pax.whole(self._extension), None
         offset = self._offset if extension is None else self._extension_offset
         self._entry = header.name if extension is None or extension.path is None else extension.path
         try:
@@ -314,7 +329,7 @@ class TarReader:
             self._refuse(Reason.TRUNCATED, detail)
         self.content_offset = position
         self._left = stored
-        self._until_header = padded
+        self._header_at = position + padded
 
     def _is_end(self, block: bytes) -> bool:
         """True at the end of the archive, once everything up to the end of the stream is seen to be zeros."""

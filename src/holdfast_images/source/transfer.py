@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import os
@@ -29,6 +30,10 @@ _BUSY_SECONDS = 0.01
 """So long a first byte may take because a processor is busy, here or there, and more connections would not help."""
 _PATIENCE_SECONDS = 2.0
 """How long threads are waited for that were told to stop; one that hangs in the resolver is left behind."""
+
+
+_libc = ctypes.CDLL(None)
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 class Reader(Protocol):
@@ -285,9 +290,8 @@ class Transfer:
         try:
             # One at a time: writers of one file would spin for the lock of its inode, which took twice the time.
             with self._writing:
-                while view:
-                    count = os.pwrite(descriptor, view, start)
-                    view, start = view[count:], start + count
+                _write_all(descriptor, view, start)
+            _start_writeback(descriptor, start, len(view))
         except OSError as error:
             self._file.tell_full(error, self._head.size if self._head else None)
 
@@ -303,3 +307,17 @@ class Transfer:
         with self._changed:
             latency = max(0.0, waited - _BUSY_SECONDS)
             self._wait_per_move += 0.2 * (min(latency / max(moved, 0.001), 16.0) - self._wait_per_move)
+
+
+def _write_all(descriptor: int, view: memoryview, start: int) -> None:
+    while view:
+        count = os.pwrite(descriptor, view, start)
+        view, start = view[count:], start + count
+
+
+def _start_writeback(descriptor: int, start: int, count: int) -> None:
+    """The disk is busy from the first bytes on, so that the sync at the end waits only for the last.
+
+    Nothing is promised, so nothing is asked: whether it was written, that sync will tell.
+    """
+    _libc.sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)

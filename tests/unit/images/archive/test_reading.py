@@ -79,7 +79,7 @@ def test_content_may_be_read_in_part(compression: Compression, read: int) -> Non
         reader = TarReader(open_stream(fd, limits=Limits()), Limits())
         entries = iter(reader)
         next(entries)
-        body = reader.body()
+        body = iter(reader.body())
         pieces = [bytes(next(body)) for _ in range(read)]
         after = next(entries)
         rest = b"".join(map(bytes, reader.body()))
