@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Literal
 
 import zstandard
@@ -199,12 +199,13 @@ def inspected(
                 total_bytes=0,
                 findings=(refusal(refused),),
             )
-        return inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid, layer=layer)
+        with closing(stream):
+            return inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid, layer=layer)
 
 
 def entries_of(content: bytes, limits: Limits | None = None) -> list[tuple[Entry, bytes]]:
     """Every entry with its stored content."""
     limits = limits or Limits()
-    with descriptor(content) as fd:
-        reader = TarReader(open_stream(fd, limits=limits), limits)
+    with descriptor(content) as fd, closing(open_stream(fd, limits=limits)) as stream:
+        reader = TarReader(stream, limits)
         return [(entry, b"".join(map(bytes, reader.body()))) for entry in reader]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import adler32
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from holdfast_images.archive.header import (
     LAYOUT,
     POSIX,
     V7,
+    PlainSums,
     checksum,
     is_checksum,
     number,
@@ -30,6 +33,26 @@ def test_the_layout_is_one_block() -> None:
 @given(st.binary(min_size=512, max_size=512))
 def test_the_checksum_is_the_sum_of_all_bytes_with_its_field_as_spaces(block: bytes) -> None:
     assert checksum(memoryview(block)) == sum(block[:148]) + 8 * 32 + sum(block[156:])
+
+
+@given(st.binary(min_size=148, max_size=148), st.binary(min_size=8, max_size=8), st.sampled_from([0, 1, -1, 256]))
+def test_a_plain_header_has_the_sum_that_is_looked_up_if_its_checksum_is_right(
+    beginning: bytes, anything: bytes, off: int
+) -> None:
+    total = checksum(memoryview(beginning + anything + bytes(356))) + off
+    for field in (b"%06o\0 " % total, anything):
+        block = beginning + field + bytes(356)
+        right = is_checksum(field, checksum(memoryview(block)))
+
+        assert (adler32(block) & 0xFFFF == PlainSums()[field]) == (right and field[6:] == b"\0 ")
+
+
+def test_sums_are_not_kept_without_end() -> None:
+    sums = PlainSums()
+    for total in range(1 << 15):
+        assert sums[b"%06o\0 " % total] >= 0
+
+    assert len(sums) == 1 << 14
 
 
 @pytest.mark.parametrize("byte", [0, 1, 127, 128, 255])

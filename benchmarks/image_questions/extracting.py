@@ -1,0 +1,87 @@
+"""How long does it take until every file of an image is on the disk, with its owner, mode and time?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from measuring.figures import Figure, Settings, figure
+
+from image_questions.archives import gzipped, large_files, small_files
+from image_questions.programs import emptied, python, run, sync, timed
+
+EXTRACT = """
+import sys
+from pathlib import Path
+from holdfast_images.archive.entry import Limits, Policy
+from holdfast_images.archive.running import extract_image
+
+extract_image(Path(sys.argv[1]), Path(sys.argv[2]), policy=Policy.STRICT, limits=Limits(), timeout=3600)
+"""
+"""The confined child and its parent, from the start of an interpreter to its end."""
+
+TAR = ["--numeric-owner", "-xpf"]
+
+
+def extract(settings: Settings) -> Iterator[Figure]:
+    """Plain archives, beside GNU tar and bsdtar; each is timed until the file system is synced."""
+    place = Path(settings.directory)
+    entries, large = settings.pick(10_000, 100_000), settings.pick(500, 5_000)
+    for name, archive in (
+        (f"{entries:,} small files", small_files(place, entries)),
+        (f"{large:,} large files", large_files(place, large)),
+    ):
+        others = {
+            "tar -x": lambda target, archive=archive: run(["tar", *TAR, archive, "-C", target]),
+            "bsdtar -x": lambda target, archive=archive: run(["bsdtar", *TAR, archive, "-C", target]),
+        }
+        yield from _beside(settings, "extract", name, archive, others, {"tar -x": 1.0, "bsdtar -x": None})
+
+
+def gunzip(settings: Settings) -> Iterator[Figure]:
+    """The same, compressed."""
+    place = Path(settings.directory)
+    entries, large = settings.pick(10_000, 100_000), settings.pick(500, 5_000)
+    for name, plain in (
+        (f"{entries:,} small files, gzip", small_files(place, entries)),
+        (f"{large:,} large files, gzip", large_files(place, large)),
+    ):
+        archive = gzipped(plain)
+        others = {"gzip -dc | tar -x": lambda target, archive=archive: _piped(archive, target)}
+        yield from _beside(settings, "gunzip", name, archive, others, {"gzip -dc | tar -x": 0.7})
+
+
+def _piped(archive: Path, target: Path) -> None:
+    run(["sh", "-ec", 'gzip -dc "$1" | tar --numeric-owner -xpf - -C "$2"', "sh", archive, target])
+
+
+def _beside(
+    settings: Settings,
+    question: str,
+    name: str,
+    archive: Path,
+    others: dict[str, Callable[[Path], None]],
+    aims: dict[str, float | None],
+) -> Iterator[Figure]:
+    target = Path(settings.directory) / "extracted"
+    seconds: list[float] = []
+    ratios: dict[str, list[float]] = {other: [] for other in others}
+    for _ in range(settings.repeat):
+        emptied(target)
+        ours = timed(lambda: run(python(EXTRACT, archive, target)))
+        count = _count(target)
+        seconds.append(ours)
+        for other, command in others.items():
+            emptied(target)
+            ratios[other].append(ours / timed(lambda command=command: (command(target), sync(target))))
+            if _count(target) != count:
+                raise SystemExit(f"{archive.name}: {count} files, where {other} makes {_count(target)}")
+    shutil.rmtree(target)
+    for other, values in ratios.items():
+        yield figure(question, name, seconds, "s", ratios=values, ratio_to=f"{other}, sync", at_most=aims[other])
+
+
+def _count(target: Path) -> int:
+    return sum(len(files) + len(folders) for _, folders, files in os.walk(target))

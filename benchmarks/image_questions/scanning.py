@@ -1,0 +1,56 @@
+"""How long does it take to read every header of an archive and to judge it by all rules?"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from measuring.figures import Figure, Settings, figure
+
+from holdfast_images.archive.compression import open_stream
+from holdfast_images.archive.entry import Limits, Policy
+from holdfast_images.archive.inspecting import inspect_tar
+from image_questions.archives import large_files, small_files
+from image_questions.programs import run, timed
+
+
+def validate(settings: Settings) -> Iterator[Figure]:
+    """In this process, as the other two are without a start of an interpreter to pay for."""
+    place = Path(settings.directory)
+    entries = settings.pick(10_000, 100_000)
+    yield from _beside_both(settings, f"{entries:,} small files", small_files(place, entries), entries)
+    pax = small_files(place, entries, tarfile.PAX_FORMAT)
+    yield from _beside_both(settings, f"{entries:,} small files, pax", pax, entries)
+    large = settings.pick(500, 5_000)
+    yield from _beside_both(settings, f"{large:,} large files", large_files(place, large), large)
+
+
+def _beside_both(settings: Settings, name: str, archive: Path, entries: int) -> Iterator[Figure]:
+    seconds, to_tarfile, to_tar = [], [], []
+    for _ in range(settings.repeat):
+        ours = timed(lambda: _scan(archive, entries))
+        seconds.append(ours)
+        to_tarfile.append(timed(lambda: _iterate(archive)) / ours)
+        to_tar.append(ours / timed(lambda: run(["tar", "-tvf", archive])))
+    yield figure("validate", name, seconds, "s", ratios=to_tarfile, ratio_to="times as fast as tarfile", at_least=4)
+    yield figure("validate", name, seconds, "s", ratios=to_tar, ratio_to="time of tar -tv", at_most=2)
+
+
+def _scan(archive: Path, entries: int) -> None:
+    descriptor = os.open(archive, os.O_RDONLY)
+    try:
+        with closing(open_stream(descriptor, limits=Limits())) as stream:
+            report = inspect_tar(stream, policy=Policy.STRICT, limits=Limits())
+    finally:
+        os.close(descriptor)
+    if not report.acceptable or report.entries != entries:
+        raise SystemExit(f"{archive.name}: {report.entries} entries instead of {entries}, {report.findings[:1]}")
+
+
+def _iterate(archive: Path) -> None:
+    with tarfile.open(archive) as members:
+        for _ in members:
+            pass
