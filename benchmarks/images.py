@@ -3,7 +3,7 @@
     python benchmarks/images.py [--quick] [--json] [--only NAME ...] [--dir DIR] [--repeat N]
 
 Nothing is asserted about absolute times. The exit code is 1 only if something was lost on the way: a file that was not
-extracted, a digest that is wrong. Needs root, as owners are kept. See README.md here.
+extracted, a digest that is wrong. Needs root, as owners are kept. See image_questions/README.md.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ def main() -> int:
     figures: list[Figure] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=options.dir) as directory:
+        # At the beginning: later, the load is our own.
+        machine = describe_machine(directory)
         settings = Settings(directory, options.quick, options.repeat or (3 if options.quick else 5))
         for name, question in QUESTIONS.items():
             if options.only and name not in options.only:
                 continue
             print(f"{time.perf_counter() - began:6.1f} s  {name}", file=sys.stderr, flush=True)
             figures += question(settings)
-        machine = describe_machine(directory)
     if options.json:
         report = {"machine": machine, "quick": options.quick, "repeat": settings.repeat, "figures": figures}
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
