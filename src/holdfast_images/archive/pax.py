@@ -26,6 +26,9 @@ _REDEFINING = (b"SCHILY.", b"GNU.", b"SUN.")
 """Other keywords of these vendors give some readers another size, type or device number."""
 _TENTHS = [10 ** (9 - digits) for digits in range(10)]
 """Nanoseconds in one unit of the last of so many decimal places."""
+_SHORT = 300
+_LENGTHS = [b"%d" % (length + 1) for length in range(_SHORT)]
+"""What stands in front of a record of so many bytes, its newline not counted."""
 _REPEATED = frozenset((b"GNU.sparse.offset", b"GNU.sparse.numbytes"))
 
 
@@ -137,8 +140,8 @@ def simple_extension(body: bytes) -> SimpleExtension | None:
     for line in lines:
         length, _, record = line.partition(b" ")
         keyword, equals, value = record.partition(b"=")
-        if length != b"%d" % (len(line) + 1) or not equals or keyword in seen:
-            return None  # a newline inside a value, or a fault: told by the thorough way
+        if len(line) >= _SHORT or length != _LENGTHS[len(line)] or not equals or keyword in seen:
+            return None  # a newline inside a value, a long one, or a fault: told by the thorough way
         seen.append(keyword)
         if keyword == b"mtime":
             seconds, _, fraction = value.partition(b".")

@@ -84,11 +84,8 @@ class TarReader:
                 adler32(buffer[index : index + BLOCK]) & 0xFFFF == sums[stated]
                 and end == PLAIN_END
                 and middle in PLAIN_MIDDLES
-                and nul == another_nul == b"\0"
+                and nul == b"\0"
                 and not octal_size.strip(_OCTAL)
-                and not octal_mtime.strip(_OCTAL)
-                and (name := name.rstrip(b"\0"))
-                and b"\0" not in name
             ):
                 size = int(octal_size, 8)
                 content = offset + BLOCK
@@ -98,8 +95,10 @@ class TarReader:
                     self._extension, self._extension_offset = self._pax(name, size), offset
                     self._header_at = content + padded
                     continue
-                known, file = owners.get(who + kind), _PLAIN_KINDS.get(kind)
-                if extension is not None:
+                known, file, name = owners.get(who + kind), _PLAIN_KINDS.get(kind), name.rstrip(b"\0")
+                if not name or b"\0" in name or another_nul != b"\0" or octal_mtime.strip(_OCTAL):
+                    known = None
+                elif extension is not None:
                     name, mtime_ns, offset = extension.path or name, extension.mtime_ns, self._extension_offset
                     known = known if type(extension) is pax.SimpleExtension else None
                 if known is not None and ((file is FILE and name[-1] != 0x2F) or (file is DIRECTORY and not size)):
