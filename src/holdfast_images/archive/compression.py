@@ -187,11 +187,11 @@ class CompressedStream(Stream):
     def _fill(self) -> int:
         self.base += self._end
         self._next = self._end = 0
-        if not self._produced:
+        # A thread only behind the first buffer: most streams are short, or no more than their beginning is wanted.
+        if self._produced < BUFFER:
             self._end = self._decompress(self.buffer)
             self._refuse_nested()
             return self._end
-        # A thread only now: of most streams that are opened no more than the beginning is wanted.
         if self._ahead is None:
             self._ahead = ReadAhead(self._decompress, BUFFER)
         self.buffer, self._end = self._ahead.next()
