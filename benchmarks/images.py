@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "src"), str(ROOT)]
 
 import msgspec
-from engine import describe_machine
 from image_questions import downloading, extracting, memory, pipeline, scanning, starting
 from image_questions.programs import missing_programs
 from measuring.figures import Figure, Settings, table
+from measuring.machine import describe_machine
 
 QUESTIONS: Mapping[str, Callable[[Settings], Iterator[Figure]]] = {
     "validate": scanning.validate,

@@ -30,23 +30,20 @@ def download(settings: Settings) -> Iterator[Figure]:
 
 
 def _beside_curl(settings: Settings, store: Bucket, place: Path, size: int) -> Iterator[Figure]:
-    seconds, to_curl, to_slower, hashing = [], [], [], []
-    by_curl, by_us = place / "by-curl", place / "by-us"
+    ours, by_curl, alone = [], [], []
+    curled, fetched = place / "by-curl", place / "by-us"
     for _ in range(settings.repeat):
         sync(place)
-        curl = timed(lambda: (run(["curl", "-sSf", "-o", by_curl, store.signed("image.tar")]), sync(place)))
-        alone = timed(lambda: run(["openssl", "dgst", "-sha256", by_curl]))
+        by_curl.append(timed(lambda: (run(["curl", "-sSf", "-o", curled, store.signed("image.tar")]), sync(place))))
+        alone.append(timed(lambda: run(["openssl", "dgst", "-sha256", curled])))
         sync(place)
-        ours = timed(lambda: fetch(store.location("image.tar"), by_us, limit=size, settings=store.settings))
-        if hash_file(by_us) != hash_file(by_curl):
+        ours.append(timed(lambda: fetch(store.location("image.tar"), fetched, limit=size, settings=store.settings)))
+        if hash_file(fetched) != hash_file(curled):
             raise SystemExit("the file that was downloaded is not what curl got")
-        by_us.unlink()
-        by_curl.unlink()
-        seconds.append(ours)
-        hashing.append(ours / alone)
-        to_curl.append(ours / curl)
-        to_slower.append(ours / max(curl, alone))
+        fetched.unlink()
+        curled.unlink()
+    slower = [max(each) for each in zip(by_curl, alone, strict=True)]
     name = f"{size >> 20:,} MiB with SHA-256"
-    yield figure("download", name, seconds, "s", ratios=to_slower, ratio_to="the slower of both", at_most=1.2)
-    yield figure("download", name, seconds, "s", ratios=to_curl, ratio_to="curl, sync")
-    yield figure("download", name, seconds, "s", ratios=hashing, ratio_to="openssl dgst -sha256")
+    yield figure("download", name, ours, "s", besides=slower, ratio_to="the slower of the two", at_most=1.2)
+    yield figure("download", name, ours, "s", besides=by_curl, ratio_to="curl, sync")
+    yield figure("download", name, ours, "s", besides=alone, ratio_to="openssl dgst -sha256")

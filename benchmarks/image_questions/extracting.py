@@ -67,20 +67,19 @@ def _beside(
 ) -> Iterator[Figure]:
     target = Path(settings.directory) / "extracted"
     seconds: list[float] = []
-    ratios: dict[str, list[float]] = {other: [] for other in others}
+    theirs: dict[str, list[float]] = {other: [] for other in others}
     for _ in range(settings.repeat):
         emptied(target)
-        ours = timed(lambda: run(python(EXTRACT, archive, target)))
+        seconds.append(timed(lambda: run(python(EXTRACT, archive, target))))
         count = _count(target)
-        seconds.append(ours)
         for other, command in others.items():
             emptied(target)
-            ratios[other].append(ours / timed(lambda command=command: (command(target), sync(target))))
+            theirs[other].append(timed(lambda command=command: (command(target), sync(target))))
             if _count(target) != count:
                 raise SystemExit(f"{archive.name}: {count} files, where {other} makes {_count(target)}")
     shutil.rmtree(target)
-    for other, values in ratios.items():
-        yield figure(question, name, seconds, "s", ratios=values, ratio_to=f"{other}, sync", at_most=aims[other])
+    for other, values in theirs.items():
+        yield figure(question, name, seconds, "s", besides=values, ratio_to=f"{other}, sync", at_most=aims[other])
 
 
 def _count(target: Path) -> int:
