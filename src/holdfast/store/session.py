@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.core.chain import GENESIS, entry_hash
-from holdfast.core.states import JobState
+from holdfast.core.ending import EndCode
+from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.store.messages import Journaled
 
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
+
+_PLAIN: dict[str, str] = {member: member.value for kind in (JobState, ExecutionStatus, EndCode) for member in kind}
+"""Members of enumerations as plain text: sqlite3 looks for an adapter for all else, and finds none every time."""
 
 
 def to_json(value: object) -> str:
@@ -80,6 +84,11 @@ class Session:
         """Execute a statement of queries.sql by its name."""
         return self.connection.execute(self._sql[statement], parameters)
 
+    def run_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> list[Any]:
+        """Execute a statement for all these rows; returns what it returned."""
+        answer = self.run(statement, batch=to_json(rows), **parameters)
+        return answer.fetchall() if answer.description else []
+
     def first(self, statement: str, **parameters: Any) -> Any:
         """The first column of the first row, or None; the statement is run to its end."""
         rows = self.run(statement, **parameters).fetchall()
@@ -97,10 +106,10 @@ class Session:
         """A statement with `:name` parameters as this database wants it."""
         return sql
 
-    def lock_jobs(self, job_ids: Sequence[str]) -> None:
+    def lock_jobs(self, job_ids: Iterable[str]) -> None:
         """Keep others from changing these jobs until the end of the transaction, where that is not so anyway."""
         if "lock_jobs" in self._sql:
-            self.run("lock_jobs", batch=to_json(job_ids))
+            self.run("lock_jobs", batch=to_json(sorted(set(job_ids))))
 
     def lock_queues(self) -> None:
         """Count the free slots of limited queues alone, where others could count at the same time."""
@@ -168,15 +177,17 @@ class Session:
             job_id: (seq, head) for job_id, seq, head in self.run("journal_heads", batch=to_json(jobs))
         }
         rows = []
+        plain: Callable[[Any, Any], Any] = _PLAIN.get
         for e in self._entries:
             seq, prev_hash = heads.get(e.job_id, (0, GENESIS))
             seq += 1
             content = (
-                e.job_id, seq, self.now, e.actor, e.exec_id, e.job_from, e.job_to, e.exec_from, e.exec_to,
-                e.step, e.reason, e.metadata,
+                e.job_id, seq, self.now, e.actor, e.exec_id, plain(e.job_from, e.job_from), plain(e.job_to, e.job_to),
+                plain(e.exec_from, e.exec_from), plain(e.exec_to, e.exec_to), e.step, plain(e.reason, e.reason),
+                e.metadata,
             )  # fmt: skip
             new_hash = entry_hash(prev_hash, *content)
             heads[e.job_id] = (seq, new_hash)
             rows.append((*content, prev_hash, new_hash))
-        self.run("insert_journal", batch=to_json(rows))
+        self.run_rows("insert_journal", rows)
         self._entries.clear()

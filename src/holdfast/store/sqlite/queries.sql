@@ -1,5 +1,6 @@
--- Every statement of the SQLite store. A batch goes in as one JSON array and is applied by one statement:
--- the interpreter lock is then given up once per batch and not once per row.
+-- Every statement of the SQLite store. A batch is applied by one statement, so that the interpreter lock is given up once
+-- per batch and not once per row. Ids go in as a JSON array. Rows go in as they are, because taking them out of JSON cost
+-- more than writing them: `VALUES (?, ...)` is repeated for each of them, and stands before all named parameters.
 
 -- name: insert_definitions
 -- Remember what a fingerprint stood for, so that `flows plan` can compare.
@@ -12,21 +13,15 @@ WHERE NOT EXISTS (SELECT 1 FROM definitions AS d WHERE d.fingerprint = :fingerpr
 INSERT INTO queues (name) VALUES (:name) ON CONFLICT DO NOTHING;
 
 -- name: insert_jobs
--- [job_id, flow, fingerprint, key, queue, priority, hold, not_before, run_after, waits_for, parent,
---  failure_limit, crash_limit, stall_ms]
+-- What is not among the values has its default.
+WITH w AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO jobs (job_id, flow, fingerprint, key, queue, priority, hold, not_before, run_after, waits_for, parent,
     failure_limit, crash_limit, stall_ms, created_at, updated_at)
-SELECT json_extract(w.value, '$[0]'), json_extract(w.value, '$[1]'), json_extract(w.value, '$[2]'),
-    json_extract(w.value, '$[3]'), json_extract(w.value, '$[4]'), json_extract(w.value, '$[5]'),
-    json_extract(w.value, '$[6]'), json_extract(w.value, '$[7]'), json_extract(w.value, '$[8]'),
-    json_extract(w.value, '$[9]'), json_extract(w.value, '$[10]'), json_extract(w.value, '$[11]'),
-    json_extract(w.value, '$[12]'), json_extract(w.value, '$[13]'), :now, :now
-FROM json_each(:batch) AS w;
+SELECT w.*, :now, :now FROM w;
 
 -- name: insert_requests
--- [job_id, request]
-INSERT INTO requests (job_id, request)
-SELECT json_extract(w.value, '$[0]'), json_extract(w.value, '$[1]') FROM json_each(:batch) AS w;
+-- Apart from jobs: read once, while a job is rewritten with every change.
+INSERT INTO requests (job_id, request) VALUES (?, ?);
 
 -- name: insert_child
 -- One child per parent, name and round.
@@ -86,11 +81,12 @@ WHERE queue = :queue AND state = 'pending' AND hold = 'none' AND flow IN (SELECT
 ORDER BY priority DESC, job_id LIMIT :limit;
 
 -- name: insert_executions
--- [job_id, exec_id]: one new lease each. It is told of an interruption, also of one that the execution before was told
+-- One new lease each. It is told of an interruption, also of one that the execution before was told
 -- of and gave the job back without having finished a step.
+WITH w (job_id, exec_id) AS (VALUES (?, ?))
 INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at,
     interrupted)
-SELECT json_extract(w.value, '$[1]'), j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now,
+SELECT w.exec_id, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now,
     EXISTS (
         SELECT 1 FROM executions AS p WHERE p.job_id = j.job_id AND p.attempt = j.attempt AND (
             p.code IN (SELECT value FROM json_each(:interrupting))
@@ -98,8 +94,7 @@ SELECT json_extract(w.value, '$[1]'), j.job_id, j.attempt + 1, j.queue, 'leased'
                 AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = p.job_id AND s.exec_id = p.exec_id)
         )
     )
-FROM json_each(:batch) AS w CROSS JOIN jobs AS j
-WHERE j.job_id = json_extract(w.value, '$[0]') AND j.state = 'pending';
+FROM w CROSS JOIN jobs AS j ON j.job_id = w.job_id WHERE j.state = 'pending';
 
 -- name: begin_matching
 -- [job_id, exec_id]: those pinned to the very definition that the worker has can start at once.
@@ -126,20 +121,21 @@ SELECT e.exec_id FROM json_each(:batch) AS w CROSS JOIN executions AS e ON e.exe
 WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now;
 
 -- name: finish_steps
--- [job_id, exec_id, position, step, tries, started_at, response], fenced.
+-- Fenced. Found by its job, whose executions lie together: by its id alone it would have to be looked up twice.
+WITH w (job_id, exec_id, position, step, tries, started_at, response) AS (VALUES (?, ?, ?, ?, ?, ?, ?))
 INSERT INTO steps (job_id, position, step, exec_id, tries, started_at, finished_at, response)
-SELECT e.job_id, json_extract(w.value, '$[2]'), json_extract(w.value, '$[3]'), e.exec_id,
-    json_extract(w.value, '$[4]'), json_extract(w.value, '$[5]'), :now, json_extract(w.value, '$[6]')
-FROM json_each(:batch) AS w CROSS JOIN executions AS e ON e.exec_id = json_extract(w.value, '$[1]')
+SELECT e.job_id, w.position, w.step, e.exec_id, w.tries, w.started_at, :now, w.response
+FROM w CROSS JOIN executions AS e ON e.job_id = w.job_id AND +e.exec_id = w.exec_id
 WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now
-    AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = e.job_id AND s.position = json_extract(w.value, '$[2]'))
+    AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = e.job_id AND s.position = w.position)
 RETURNING exec_id;
 
 -- name: mark_committed
--- [exec_id, code], fenced. The unique index makes it the only one of its job.
-UPDATE executions SET status = 'committed', code = json_extract(w.value, '$[1]'), progressed_at = max(progressed_at, :now)
-FROM json_each(:batch) AS w
-WHERE executions.exec_id = json_extract(w.value, '$[0]')
+-- Fenced. The unique index makes it the only one of its job.
+WITH w (exec_id, code) AS (VALUES (?, ?))
+UPDATE executions SET status = 'committed', code = w.code, progressed_at = max(progressed_at, :now)
+FROM w
+WHERE executions.exec_id = w.exec_id
     AND executions.status = 'in_progress' AND executions.lease_owner = :worker AND executions.lease_expires_at > :now
 RETURNING exec_id;
 
@@ -279,14 +275,8 @@ SELECT j.job_id, j.seq, j.hash FROM json_each(:batch) AS w CROSS JOIN journal AS
 WHERE j.seq = (SELECT max(l.seq) FROM journal AS l WHERE l.job_id = w.value);
 
 -- name: insert_journal
--- [job_id, seq, at, actor, exec_id, job_from, job_to, exec_from, exec_to, step, reason, metadata, prev_hash, hash]
-INSERT INTO journal
-SELECT json_extract(w.value, '$[0]'), json_extract(w.value, '$[1]'), json_extract(w.value, '$[2]'),
-    json_extract(w.value, '$[3]'), json_extract(w.value, '$[4]'), json_extract(w.value, '$[5]'),
-    json_extract(w.value, '$[6]'), json_extract(w.value, '$[7]'), json_extract(w.value, '$[8]'),
-    json_extract(w.value, '$[9]'), json_extract(w.value, '$[10]'), json_extract(w.value, '$[11]'),
-    json_extract(w.value, '$[12]'), json_extract(w.value, '$[13]')
-FROM json_each(:batch) AS w ORDER BY w.key;
+-- In the order of the columns.
+INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: request_cancel
 -- The worker that holds the job, or the next one, will see it.

@@ -18,6 +18,7 @@ from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import checking
 from holdfast.store.sqlite.backup import backup
 from holdfast.store.sqlite.database import APPLICATION_ID, Database, translate
+from holdfast.store.sqlite.session import SqliteSession
 from holdfast.store.sqlite.wakeup import FifoListener, FifoNotifier
 from holdfast.store.verbs.checking import impossible_values, orphans
 
@@ -60,7 +61,7 @@ class SqliteStore(SqlStore):
     @contextmanager
     def writing(self, verb: str) -> Iterator[Session]:
         with self._database.transaction(verb) as connection:
-            session = Session(connection, self._sql, self.now())
+            session = SqliteSession(connection, self._sql, self.now())
             yield session
             session.flush_journal()
         if session.changed_work:
@@ -70,7 +71,7 @@ class SqliteStore(SqlStore):
     def reading(self, *, consistent: bool = False) -> Iterator[Session]:
         look = self._database.snapshot if consistent else self._database.reading
         with look() as connection:
-            yield Session(connection, self._sql, self.now())
+            yield SqliteSession(connection, self._sql, self.now())
 
     def listen(self) -> FifoListener:
         return FifoListener(self._wake_directory)
@@ -85,7 +86,7 @@ class SqliteStore(SqlStore):
         if not findings:
             # What is damaged cannot be asked further questions.
             with self._database.snapshot() as connection:
-                session = Session(connection, self._sql, self.now())
+                session = SqliteSession(connection, self._sql, self.now())
                 findings += checking.missing_rules(connection)
                 findings += impossible_values(session)
                 findings += orphans(session)

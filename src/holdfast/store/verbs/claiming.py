@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast.core.ending import CARRYING_CODES, CLEANUP_POSITION, INTERRUPTING_CODES, EndCode, path_after_crash
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
@@ -22,19 +23,20 @@ def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: 
     chosen = _choose(session, flows, limit)
     if not chosen:
         return []
-    leases = to_json([(job_id, new_ulid(session.now)) for job_id in chosen])
+    leases = [(job_id, new_ulid(session.now)) for job_id in chosen]
     expires = session.now + lease_ms
-    session.run(
+    session.run_rows(
         "insert_executions",
-        batch=leases,
+        leases,
         worker=worker_id,
         expires=expires,
         now=session.now,
         interrupting=to_json(sorted(INTERRUPTING_CODES)),
         carrying=to_json(sorted(CARRYING_CODES)),
     )
-    session.run("begin_matching", batch=leases, fingerprints=to_json(list(flows.values())))
-    claims = [_claim_of(row) for row in session.run("claimed", batch=leases)]
+    batch = to_json(leases)
+    session.run("begin_matching", batch=batch, fingerprints=to_json(list(flows.values())))
+    claims = [_claim_of(row) for row in session.run("claimed", batch=batch)]
     for one in claims:
         _journal_claim(session, one, worker_id)
     return claims
@@ -53,22 +55,22 @@ def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[
     return [job_id for _, job_id in ready[:limit]]
 
 
-def _claim_of(row: tuple[object, ...]) -> Claim:
+def _claim_of(row: tuple[Any, ...]) -> Claim:
     exec_id, attempt, status, interrupted, request, last, response, code, tried_at, tries = row[:10]
-    position = 0 if last is None else int(str(last)) + 1
+    position = 0 if last is None else last + 1
     job = job_of(row[10:])
     # Tries belong to a step: they count on only if the execution before was at this very step.
     at = CLEANUP_POSITION if job.ending is not None else position
     carries = code in CARRYING_CODES and tried_at == at
     return Claim(
         job=job,
-        exec_id=str(exec_id),
-        attempt=int(str(attempt)),
-        status=ExecutionStatus(str(status)),
-        request=str(request),
+        exec_id=exec_id,
+        attempt=attempt,
+        status=ExecutionStatus(status),
+        request=request,
         position=position,
-        response=None if response is None else str(response),
-        tries=int(str(tries)) if carries else 0,
+        response=response,
+        tries=tries if carries else 0,
         interrupted=bool(interrupted),
     )
 

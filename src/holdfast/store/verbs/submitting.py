@@ -92,8 +92,8 @@ def _insert(session: Session, fresh: Sequence[NewJob], rows: Sequence[tuple[obje
     taken = session.first("taken_job_id", batch=to_json([job.job_id for job in fresh]))
     if taken is not None or len({job.job_id for job in fresh}) < len(fresh):
         raise BadInput(f"a job with the id {taken} exists already" if taken else "two jobs have the same id")
-    session.run("insert_jobs", batch=to_json(rows), now=session.now)
-    session.run("insert_requests", batch=to_json([(job.job_id, job.request) for job in fresh]))
+    session.run_rows("insert_jobs", rows, now=session.now)
+    session.run_rows("insert_requests", [(job.job_id, job.request) for job in fresh])
     for job in fresh:
         session.journal(
             Journaled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, assert_never
 
 from holdfast.core.outcomes import TryFailed
@@ -108,10 +108,12 @@ class EffectTransaction:
             self._savepoint = True
 
 
-def jobs_of(batch: Sequence[Write]) -> list[str]:
+def jobs_of(batch: Sequence[Write]) -> Iterator[str]:
     """The jobs a batch is about, those that one of them is going to wait for included."""
-    waited_for = {one.wait_for for one in batch if isinstance(one, End) and one.wait_for is not None}
-    return sorted({one.job_id for one in batch} | waited_for)
+    for one in batch:
+        yield one.job_id
+        if isinstance(one, End) and one.wait_for is not None:
+            yield one.wait_for
 
 
 def write(session: Session, batch: Sequence[Write], *, worker_id: str) -> list[Result]:
@@ -144,9 +146,7 @@ def _finish_steps(
     session: Session, steps: Sequence[tuple[int, FinishStep]], answers: dict[int, Result], worker_id: str
 ) -> None:
     rows = [(w.job_id, w.exec_id, w.position, w.step, w.tries, w.started_at, w.response) for _, w in steps]
-    written = {
-        row[0] for row in session.run("finish_steps", batch=to_json(rows), worker=worker_id, now=session.now).fetchall()
-    }
+    written = {row[0] for row in session.run_rows("finish_steps", rows, worker=worker_id, now=session.now)}
     for index, one in steps:
         # A step that this very execution has written before is no lost lease: only the answer was lost.
         there = one.exec_id in written or session.first(
@@ -176,9 +176,9 @@ def _commit(
             rows.append((one.job_id, one.exec_id, one.position, one.step, one.tries, one.started_at, response))
     if not accepted:
         return
-    session.run("finish_steps", batch=to_json(rows), worker=worker_id, now=session.now).fetchall()
-    marks = to_json([(one.exec_id, one.code) for one in accepted])
-    marked = session.run("mark_committed", batch=marks, worker=worker_id, now=session.now).fetchall()
+    session.run_rows("finish_steps", rows, worker=worker_id, now=session.now)
+    marks = [(one.exec_id, one.code.value) for one in accepted]
+    marked = session.run_rows("mark_committed", marks, worker=worker_id, now=session.now)
     if len(marked) != len(accepted):
         # The effects are applied and cannot be taken back one by one any more: nothing of this batch may stand.
         raise StoreUnavailable("an execution left its lease between its effect and its commit mark")

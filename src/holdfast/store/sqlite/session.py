@@ -1,0 +1,42 @@
+"""A transaction on SQLite: rows go into a statement as they are, many at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from typing import Any
+
+from holdfast.store.session import Session
+
+MOST_ROWS = 64
+"""One statement takes so many rows; what is left over is split into powers of two, so that few have to be prepared."""
+
+_ROW = re.compile(r"\bVALUES (\((?:\?, )*\?\))")
+_NAME = re.compile(r":([a-z_]+)")
+
+
+class SqliteSession(Session):
+    """Statements for many rows say `VALUES (?, ...)` for one of them, before any named parameter."""
+
+    __slots__ = ()
+
+    def run_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> list[Any]:
+        answers: list[Any] = []
+        done, count = 0, MOST_ROWS
+        while done < len(rows):
+            while count > len(rows) - done:
+                count //= 2
+            sql, names = _for_rows(self._sql[statement], count)
+            values = [*chain.from_iterable(rows[done : done + count]), *(parameters[name] for name in names)]
+            answers += self.connection.execute(sql, values).fetchall()
+            done += count
+        return answers
+
+
+@cache
+def _for_rows(sql: str, count: int) -> tuple[str, tuple[str, ...]]:
+    """The statement for that many rows, all its parameters positional, and the names of those after the rows."""
+    repeated = _ROW.sub(lambda found: f"VALUES {', '.join([found[1]] * count)}", sql, count=1)
+    return _NAME.sub("?", repeated), tuple(_NAME.findall(repeated))
