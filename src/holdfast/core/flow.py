@@ -85,6 +85,8 @@ class Flow(Generic[Req, Resp]):
         self.crash_limit = crash_limit
         self.stall_after = stall_after
         self._steps: list[Step] = []
+        self._definition: Definition | None = None
+        self._fingerprint: str | None = None
         self._initial = initial or self._initial_from_type()
         if crash_limit < 1 or stall_after <= 0:
             raise DefinitionError(f"flow {name}: crash_limit must be at least 1 and stall_after positive")
@@ -135,12 +137,16 @@ class Flow(Generic[Req, Resp]):
     @property
     def definition(self) -> Definition:
         """What is pinned to each job."""
-        return Definition(self.name, self.version, tuple(step.name for step in self._steps))
+        if self._definition is None:
+            self._definition = Definition(self.name, self.version, tuple(step.name for step in self._steps))
+        return self._definition
 
     @property
     def fingerprint(self) -> str:
         """Hash of the definition."""
-        return self.definition.fingerprint
+        if self._fingerprint is None:
+            self._fingerprint = self.definition.fingerprint
+        return self._fingerprint
 
     def position_of(self, step: str) -> int:
         """The index of the step of that name."""
@@ -180,6 +186,7 @@ class Flow(Generic[Req, Resp]):
             raise DefinitionError(f"flow {self.name}: timeout of {name!r} must be positive")
         if not callable(function):
             raise DefinitionError(f"flow {self.name}: step {name!r} is not a function")
+        self._definition = self._fingerprint = None
         self._steps.append(Step(name, function, retry, timeout, is_commit, _is_async(function)))
         return self
 

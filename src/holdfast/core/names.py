@@ -10,6 +10,7 @@ NAME_LIMIT = 100
 KEY_LIMIT = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in _CROCKFORD for second in _CROCKFORD]
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 
@@ -44,8 +45,4 @@ def checked_job_id(job_id: str) -> str:
 def ulid_from(milliseconds: int, randomness: int) -> str:
     """The ULID of a time (48 bits) and 80 random bits; ULIDs sort by time."""
     value = (milliseconds & ((1 << 48) - 1)) << 80 | (randomness & ((1 << 80) - 1))
-    chars = []
-    for _ in range(26):
-        chars.append(_CROCKFORD[value & 31])
-        value >>= 5
-    return "".join(reversed(chars))
+    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])

@@ -50,7 +50,7 @@ def prepare_job(
     return NewJob(
         job_id=checked_job_id(job_id),
         flow=flow.name,
-        fingerprint=definition.fingerprint,
+        fingerprint=flow.fingerprint,
         definition=msgspec.json.encode(definition).decode(),
         request=encode_request(flow, request, request_limit),
         queue=flow.queue if queue is None else checked_name(queue, "queue"),
