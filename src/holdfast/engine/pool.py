@@ -49,8 +49,9 @@ class StepPool:
         Asked by whoever adds work and by the thread that has just taken some, or the last one to become busy would
         not be seen by either.
         """
-        lanes = list(self._lanes)
-        if not self._watched and len(lanes) < self._most and all(lane.since for lane in lanes):
+        if self._watched or len(self._lanes) >= self._most:
+            return
+        if all(lane.since for lane in list(self._lanes)):
             self._watched = True
             self._crowded()
 
@@ -71,11 +72,13 @@ class StepPool:
         with self._lock:
             room = self._most - len(self._lanes)
             if room > 0 and all(lane.since and now - lane.since > BLOCKED_AFTER for lane in self._lanes):
-                for _ in range(min(waiting, room)):
+                # At most twice as many at a time: on a busy machine quick steps look blocked, too.
+                added = min(waiting, room, max(RESIDENT, len(self._lanes)))
+                for _ in range(added):
                     lane = _Lane()
                     self._lanes.add(lane)
                     threading.Thread(target=self._work, args=(lane,), name="holdfast-step", daemon=True).start()
-                return False
+                return added < min(waiting, room)
             return room > 0
 
     def abandon(self, run: LiveRun) -> None:

@@ -39,7 +39,7 @@ class LiveRun:
         self.request: Any = msgspec.json.decode(claim.request, type=flow.request_type)
         self.saved_response: str | None = claim.response
         self.response: Any = None
-        self.position = claim.position
+        self.move_to(claim.position)
         self.tries = claim.tries
         self.interrupted = claim.interrupted
         self.ending: Ending | None = None
@@ -60,11 +60,6 @@ class LiveRun:
         self._reported = 0.0
         self._log: logging.LoggerAdapter[logging.Logger] | None = None
         self.load_response()
-
-    @property
-    def current(self) -> Step:
-        """The step that is to run, or is running."""
-        return self.flow.steps[self.position]
 
     @property
     def step(self) -> str:
@@ -153,6 +148,8 @@ class LiveRun:
     def move_to(self, position: int) -> None:
         """The next step to run is another one."""
         self.position = position
+        # Of a job that was finished under a longer definition there is none; it is refused before one is asked for.
+        self.current: Step = self.flow.steps[min(position, len(self.flow.steps) - 1)]
         self.tries = 0
         self.interrupted = False
 

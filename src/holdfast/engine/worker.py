@@ -9,12 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
 from holdfast.core.flow import Flow
 from holdfast.core.outcomes import TryFailed
+from holdfast.engine.async_steps import AsyncSteps
 from holdfast.engine.executor import Executor, Gone, Next, Perform, Send, Sleep
 from holdfast.engine.leases import LeaseKeeper
 from holdfast.engine.pool import StepPool
@@ -26,9 +27,6 @@ from holdfast.errors import SettingsError, StepTimeout, StoreError, WorkerStoppi
 from holdfast.store.messages import Claim, End, Finish, ReportProgress
 from holdfast.store.processes import new_worker_id
 from holdfast.store.protocol import Store
-
-if TYPE_CHECKING:
-    import asyncio
 
 log = logging.getLogger("holdfast.worker")
 
@@ -74,9 +72,8 @@ class Worker:
         self._stopping = threading.Event()
         self._idle = threading.Condition()
         self.failure: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_thread: threading.Thread | None = None
         self._listener = store.listen()
+        self._async_steps = AsyncSteps(self._perform_async, self._fail)
         self._pool = StepPool(settings.concurrency, self._perform, self._listener.wake)
         self._recovery = Recovery(store, worker_id=self.worker_id, telemetry=telemetry)
         self._writer = GroupWriter(
@@ -131,7 +128,7 @@ class Worker:
         self._writer.stop(5.0)
         self._leases.stop()
         self._pool.close()
-        self._stop_loop()
+        self._async_steps.close()
         self._sign_off()
         return self._clean
 
@@ -170,15 +167,17 @@ class Worker:
         while not self._stopping.is_set():
             now = time.monotonic()
             try:
+                # First of all, because a job may have waited for just this.
+                held = bool(self._runs)
+                self._claim()
                 # News may mean that a peer has died or that an operator wants something, but a stream of it is
                 # looked at only now and then.
                 if now - looked_at >= (RECOVERY_PAUSE if woken else self._settings.recovery_interval):
-                    self._look_around()
+                    self._look_around(held=held)
                     looked_at, woken = now, False
                 if now - announced_at >= ANNOUNCE_INTERVAL:
                     self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
                     announced_at = now
-                self._claim()
             except StoreError as error:
                 log.warning("cannot claim: %s", error)
                 self._stopping.wait(0.5)
@@ -187,11 +186,14 @@ class Worker:
             pause = GROW_CHECK if self._pool.grow() else self._pause()
             woken |= self._listener.wait(min(pause, RECOVERY_PAUSE) if woken else pause)
 
-    def _look_around(self) -> None:
-        self._recovery.run_once()
+    def _look_around(self, *, held: bool) -> None:
+        """Recover, and hear what operators want of the jobs that were held before this round."""
+        recovered = self._recovery.run_once()
         self._listener.watch(self._recovery.descriptors)
-        if self._runs:
+        if held:
             self._leases.look_now()
+        if recovered:
+            self._claim()
 
     def _claim(self) -> None:
         while not self._stopping.is_set():
@@ -247,7 +249,7 @@ class Worker:
                 self._abandon(run, run.stop_error)
             else:
                 run.stop(StepTimeout(f"step {run.step} ran longer than its timeout"))
-                self._cancel_task(run)
+                self._async_steps.cancel(run)
                 self._watch_time(run, self._settings.timeout_grace)
 
     def _pause(self) -> float:
@@ -298,7 +300,7 @@ class Worker:
             self._follow(run, self._executor.enter_commit(run))
             return
         if run.is_async:
-            self._start_task(run)
+            self._async_steps.put(run)
             return
         self._pool.put(run)
 
@@ -309,79 +311,6 @@ class Worker:
             self._watch_time(run, run.timeout, entering=True)
         try:
             self._performed(run, self._executor.perform(run))
-        except BaseException as error:
-            self._fail(error)
-
-    def _performed(self, run: LiveRun, following: Next) -> None:
-        if run.abandoned:
-            return
-        if isinstance(run.stop_error, StepTimeout):
-            run.stop_error = None  # it has stopped, in time: the next try is not timed out yet
-        self._follow(run, following)
-
-    def _written(self, answers: Sequence[Written]) -> None:
-        for run, write, answer in answers:
-            if run.abandoned or isinstance(write, ReportProgress):
-                continue
-            self._follow(run, self._executor.after_write(run, write, answer))
-
-    def _watch_time(self, run: LiveRun, seconds: float, *, entering: bool = False) -> None:
-        visit = run.visits + 1 if entering else run.visits
-        with self._lock:
-            heapq.heappush(self._timed, (time.monotonic() + seconds, next(self._order), run, visit))
-        self._listener.wake()
-
-    def _abandon(self, run: LiveRun, error: Exception) -> None:
-        run.abandoned = True
-        self._pool.abandon(run)
-        self._cancel_task(run)
-        for write in self._executor.abandon(run, error):
-            self._writer.put(run, write)
-        self._forget(run)
-
-    def _lost(self, run: LiveRun) -> None:
-        if self._runs.get(run.exec_id) is run and not run.closing:
-            log.warning("lease lost, step %s is no longer ours", run.step, extra={"job_id": run.job.job_id})
-            self.telemetry.lost_leases += 1
-            run.abandoned = True
-            self._pool.abandon(run)
-            self._cancel_task(run)
-            self._forget(run)
-
-    def _wake_sleeper(self, run: LiveRun) -> None:
-        with self._lock:
-            sleeping = [entry for entry in self._sleeping if entry[2] is run]
-            self._sleeping = [entry for entry in self._sleeping if entry[2] is not run]
-            heapq.heapify(self._sleeping)
-        self._cancel_task(run)
-        if sleeping:
-            self._follow(run, Perform())
-
-    def _forget(self, run: LiveRun) -> None:
-        if self._runs.pop(run.exec_id, None) is not None:
-            self._listener.wake()
-        if not self._runs:
-            with self._idle:
-                self._idle.notify_all()
-
-    def _wait_until_idle(self, timeout: float) -> bool:
-        with self._idle:
-            return self._idle.wait_for(lambda: not self._runs, timeout)
-
-    # --- async steps ---
-
-    def _start_task(self, run: LiveRun) -> None:
-        loop = self._loop or self._start_loop()
-        loop.call_soon_threadsafe(self._create_task, loop, run)
-
-    def _create_task(self, loop: asyncio.AbstractEventLoop, run: LiveRun) -> None:
-        run.task = loop.create_task(self._perform_task(run))
-
-    async def _perform_task(self, run: LiveRun) -> None:
-        try:
-            await self._perform_async(run)
-        except GeneratorExit:
-            raise  # dropped with the loop of a worker that has stopped
         except BaseException as error:
             self._fail(error)
 
@@ -400,24 +329,69 @@ class Worker:
         run.task = None
         self._performed(run, following)
 
-    def _cancel_task(self, run: LiveRun) -> None:
-        task, loop = run.task, self._loop
-        if task is not None and loop is not None:
-            loop.call_soon_threadsafe(task.cancel)
-
-    def _start_loop(self) -> asyncio.AbstractEventLoop:
-        import asyncio  # noqa: PLC0415 - half of the time it takes to start, and most flows have no async steps
-
-        self._loop = loop = asyncio.new_event_loop()
-        self._loop_thread = threading.Thread(target=loop.run_forever, name="holdfast-async", daemon=True)
-        self._loop_thread.start()
-        return loop
-
-    def _stop_loop(self) -> None:
-        loop, thread = self._loop, self._loop_thread
-        if loop is None or thread is None:
+    def _performed(self, run: LiveRun, following: Next) -> None:
+        if run.abandoned:
             return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5.0)
-        if not thread.is_alive():
-            loop.close()
+        if isinstance(run.stop_error, StepTimeout):
+            run.stop_error = None  # it has stopped, in time: the next try is not timed out yet
+        self._follow(run, following)
+
+    def _written(self, answers: Sequence[Written]) -> None:
+        ended = False
+        for run, write, answer in answers:
+            if run.abandoned or isinstance(write, ReportProgress):
+                continue
+            following = self._executor.after_write(run, write, answer)
+            if isinstance(following, Gone):
+                ended |= self._runs.pop(run.exec_id, None) is not None
+            else:
+                self._follow(run, following)
+        if ended:
+            # Once for all of them: the scheduler then fills all the room there is in one transaction.
+            self._make_room()
+
+    def _watch_time(self, run: LiveRun, seconds: float, *, entering: bool = False) -> None:
+        visit = run.visits + 1 if entering else run.visits
+        with self._lock:
+            heapq.heappush(self._timed, (time.monotonic() + seconds, next(self._order), run, visit))
+        self._listener.wake()
+
+    def _abandon(self, run: LiveRun, error: Exception) -> None:
+        run.abandoned = True
+        self._pool.abandon(run)
+        self._async_steps.cancel(run)
+        for write in self._executor.abandon(run, error):
+            self._writer.put(run, write)
+        self._forget(run)
+
+    def _lost(self, run: LiveRun) -> None:
+        if self._runs.get(run.exec_id) is run and not run.closing:
+            log.warning("lease lost, step %s is no longer ours", run.step, extra={"job_id": run.job.job_id})
+            self.telemetry.lost_leases += 1
+            run.abandoned = True
+            self._pool.abandon(run)
+            self._async_steps.cancel(run)
+            self._forget(run)
+
+    def _wake_sleeper(self, run: LiveRun) -> None:
+        with self._lock:
+            sleeping = [entry for entry in self._sleeping if entry[2] is run]
+            self._sleeping = [entry for entry in self._sleeping if entry[2] is not run]
+            heapq.heapify(self._sleeping)
+        self._async_steps.cancel(run)
+        if sleeping:
+            self._follow(run, Perform())
+
+    def _forget(self, run: LiveRun) -> None:
+        if self._runs.pop(run.exec_id, None) is not None:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        self._listener.wake()
+        if not self._runs:
+            with self._idle:
+                self._idle.notify_all()
+
+    def _wait_until_idle(self, timeout: float) -> bool:
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._runs, timeout)

@@ -28,6 +28,7 @@ class FifoListener:
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)
         self._watched: set[int] = set()
+        self._woken = False
 
     def wait(self, timeout: float | None) -> bool:
         """Sleep until notified, a watched descriptor is ready, or the time is up; True unless it was the time."""
@@ -37,6 +38,9 @@ class FifoListener:
                 os.read(self._descriptor, 4096)
             except BlockingIOError:
                 pass
+            # After reading, or the byte that was read could be taken for one that is still there. Whoever relied on it
+            # until now has changed what the caller looks at next.
+            self._woken = False
         return bool(ready)
 
     def watch(self, descriptors: set[int]) -> None:
@@ -49,6 +53,9 @@ class FifoListener:
 
     def wake(self) -> None:
         """Make wait() return."""
+        if self._woken:
+            return  # a byte is there already, and one is enough
+        self._woken = True
         try:
             os.write(self._descriptor, b".")
         except (BlockingIOError, OSError):
