@@ -61,11 +61,13 @@ demo: venv ## an image processed, killed half-way, found again, and a hostile on
 demo-engine: venv ## a flow that is killed and goes on
 	$(BIN)/python examples/quickstart.py
 
-bench: venv ## measure everything, beside its peers: some thirty minutes
+# Beside which images are measured.
+bench: TOOLS += bsdtar:libarchive-tools curl:curl gzip:gzip
+bench: venv tools ## measure everything, beside its peers: some thirty minutes
 	$(BIN)/python benchmarks $(BENCH_ARGS)
 
 bench-devicemapper: venv ## measure thin devices, in a guest
-	$(BIN)/python -m tests.guest run python benchmarks/devices.py
+	$(BIN)/python -m tests.guest run $(BIN)/python benchmarks/devices.py
 
 clean: ## remove what was made here
 	rm -rf .venv .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -84,10 +84,13 @@ class Session:
         """Execute a statement of queries.sql by its name."""
         return self.connection.execute(self._sql[statement], parameters)
 
-    def run_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> list[Any]:
-        """Execute a statement for all these rows; returns what it returned."""
-        answer = self.run(statement, batch=to_json(rows), **parameters)
-        return answer.fetchall() if answer.description else []
+    def run_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> None:
+        """Execute a statement for all these rows."""
+        self.run(statement, batch=to_json(rows), **parameters)
+
+    def fetch_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> list[Any]:
+        """The same for a statement that returns something."""
+        return self.run(statement, batch=to_json(rows), **parameters).fetchall()
 
     def first(self, statement: str, **parameters: Any) -> Any:
         """The first column of the first row, or None; the statement is run to its end."""

@@ -22,7 +22,10 @@ class SqliteSession(Session):
 
     __slots__ = ()
 
-    def run_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> list[Any]:
+    def run_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> None:
+        self.fetch_rows(statement, rows, **parameters)
+
+    def fetch_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> list[Any]:
         answers: list[Any] = []
         done, count = 0, MOST_ROWS
         while done < len(rows):

@@ -146,7 +146,7 @@ def _finish_steps(
     session: Session, steps: Sequence[tuple[int, FinishStep]], answers: dict[int, Result], worker_id: str
 ) -> None:
     rows = [(w.job_id, w.exec_id, w.position, w.step, w.tries, w.started_at, w.response) for _, w in steps]
-    written = {row[0] for row in session.run_rows("finish_steps", rows, worker=worker_id, now=session.now)}
+    written = {row[0] for row in session.fetch_rows("finish_steps", rows, worker=worker_id, now=session.now)}
     for index, one in steps:
         # A step that this very execution has written before is no lost lease: only the answer was lost.
         there = one.exec_id in written or session.first(
@@ -176,9 +176,9 @@ def _commit(
             rows.append((one.job_id, one.exec_id, one.position, one.step, one.tries, one.started_at, response))
     if not accepted:
         return
-    session.run_rows("finish_steps", rows, worker=worker_id, now=session.now)
+    session.fetch_rows("finish_steps", rows, worker=worker_id, now=session.now)
     marks = [(one.exec_id, one.code.value) for one in accepted]
-    marked = session.run_rows("mark_committed", marks, worker=worker_id, now=session.now)
+    marked = session.fetch_rows("mark_committed", marks, worker=worker_id, now=session.now)
     if len(marked) != len(accepted):
         # The effects are applied and cannot be taken back one by one any more: nothing of this batch may stand.
         raise StoreUnavailable("an execution left its lease between its effect and its commit mark")
