@@ -36,6 +36,7 @@ def markdown(report: Report, *, aims_only: bool = False) -> str:
     figures = [one for one in report.figures if one.ratio is not None and (one.aim or not aims_only)]
     rows = [HEADS, *[_row(one) for one in figures]]
     rows += [(f"**not measured**: {title}", reason, "", "", "", "") for title, reason in report.not_measured.items()]
+    rows = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADS))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
