@@ -11,11 +11,12 @@ from holdfast import Engine
 from holdfast.core.records import JobResult
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import UDEV
-from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
+from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Workshop
 from tests.devicemapper.pools import open_devices, remove_everything
 from tests.devicemapper.shop import image_of, request_for, workshop
 from tests.support.images.device_backends import IN_GUEST
+from tests.support.images.processing import results_of
 
 Process = Callable[..., dict[str, JobResult]]
 
@@ -61,11 +62,6 @@ def process(engine: Engine, source: Path) -> Process:
     """Process the image to its end; the stages that were reached, and `process` itself."""
 
     def process(**options: object) -> dict[str, JobResult]:
-        request = request_for(source, **options)  # type: ignore[arg-type]
-        job_id = engine.submit("process-image", request, key=key_of(request))
-        results = {"process": engine.wait(job_id, timeout=100)}
-        for child in engine.store.children(job_id):
-            results[child.name] = engine.wait(child.job_id, timeout=100)
-        return results
+        return results_of(engine, request_for(source, **options))  # type: ignore[arg-type]
 
     return process

@@ -88,7 +88,7 @@ class Rounds:
                 self._run_once()
             except StoreError as error:
                 log.warning("the %s could not look: %s", self._name, error)
-            except Exception:
+            except Exception:  # a fault of one round must not end the rounds, and is told in full
                 log.exception("the %s failed; it will look again", self._name)
             if self._ended.wait(self._interval):
                 return

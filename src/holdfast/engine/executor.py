@@ -9,17 +9,11 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
-from holdfast.core.ending import (
-    CLEANUP_POSITION,
-    PATH_AFTER_FAILURE,
-    PATH_GIVEN_BACK,
-    EndCode,
-    disposition_after_error,
-)
+from holdfast.core.ending import CLEANUP_POSITION, EndCode, disposition_after_error
 from holdfast.core.flow import Definition, Flow, incompatibility
 from holdfast.core.outcomes import (
     Abort,
@@ -37,6 +31,16 @@ from holdfast.core.records import Ending
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import Disposition, ExecutionStatus
 from holdfast.crash_points import SimulatedCrash, crash_point
+from holdfast.engine.endings import (
+    ERROR_LIMIT,
+    committed,
+    describe,
+    ended,
+    failed_for_now,
+    given_back,
+    refused,
+)
+from holdfast.engine.following import Gone, Next, Perform, Send, Sleep
 from holdfast.engine.run import CommitTransaction, LiveRun, writable
 from holdfast.engine.telemetry import Telemetry
 from holdfast.errors import (
@@ -45,7 +49,6 @@ from holdfast.errors import (
     LeaseLost,
     StepCancelled,
     StepTimeout,
-    StoreUnavailable,
     WorkerStopping,
 )
 from holdfast.store.messages import (
@@ -67,34 +70,8 @@ from holdfast.store.protocol import Store
 PARK_AFTER = 60.0
 """A wait longer than this gives the lease and the queue slot back."""
 
-ERROR_LIMIT = 4000
 RESPONSE_LIMIT = 4 << 20
 
-
-class Perform(msgspec.Struct, frozen=True):
-    """Run the current step (or the cleanup)."""
-
-
-class Sleep(msgspec.Struct, frozen=True):
-    """Run the current step again, but not before that time (ms)."""
-
-    until: int
-
-
-class Send(msgspec.Struct, frozen=True):
-    """Have this written."""
-
-    write: Write
-
-
-class Gone(msgspec.Struct, frozen=True):
-    """The run has ended here."""
-
-    lost: bool = False
-
-
-Answer = TypeVar("Answer")
-Next: TypeAlias = Perform | Sleep | Send | Gone
 
 _LAST_WORDS = (End, PlanEnding, RecordTry)
 """Writes that come of a failure. Were a refusal of one of them a failure, it would be followed by the next at once."""
@@ -120,7 +97,7 @@ class Executor:
             run = LiveRun(claim, flow, self._store, report)
         except Exception as error:
             return None, Send(
-                _refusal(claim, EndCode.DEFINITION_CHANGED, f"its request or response does not decode: {error}")
+                refused(claim, EndCode.DEFINITION_CHANGED, f"its request or response does not decode: {error}")
             )
         if claim.status is ExecutionStatus.LEASED:
             return run, self._begin(run)
@@ -187,7 +164,7 @@ class Executor:
                 return _checked(run, response)
             raise outcome
 
-        return Send(self._commit(run, EndCode.COMPLETED, effect=effect))
+        return Send(committed(run, EndCode.COMPLETED, effect=effect))
 
     def after_write(self, run: LiveRun, write: Write, answer: Exception | None) -> Next:
         """The write was applied (None), refused by the fence, or its effect raised: what comes next."""
@@ -227,35 +204,20 @@ class Executor:
                 return Perform()
         assert_never(write)
 
-    def give_back(self, run: LiveRun, code: EndCode) -> End:
-        """Let go of the job without it having failed: it goes on elsewhere, from this very step."""
-        # A try that was only interrupted does not count; one that was abandoned does.
-        interrupted = run.inside and code is EndCode.RELEASED
-        return End(
-            job_id=run.job.job_id,
-            exec_id=run.exec_id,
-            path=PATH_GIVEN_BACK,
-            code=code,
-            step=run.step,
-            position=CLEANUP_POSITION if run.ending else run.position,
-            tries=run.tries - 1 if interrupted else run.tries,
-            not_before=run.retry_at,
-        )
-
     def abandon(self, run: LiveRun, error: Exception) -> list[Write]:
         """The step did not stop when asked: fence it off, so that nothing it still does can be recorded."""
         if isinstance(error, WorkerStopping):
-            return [self.give_back(run, EndCode.ABANDONED)]
+            return [given_back(run, EndCode.ABANDONED)]
         step = self.conclude(run, TryFailed(error))
         assert isinstance(step, Send)
         write = step.write
-        given_back = self.give_back(run, EndCode.TIMEOUT)
+        back = given_back(run, EndCode.TIMEOUT)
         match write:
             case RecordTry():
-                return [msgspec.structs.replace(given_back, error=write.error, not_before=write.retry_at)]
+                return [msgspec.structs.replace(back, error=write.error, not_before=write.retry_at)]
             case PlanEnding():
                 # The cleanup is left to the next execution, which the abandoned step cannot reach.
-                return [write, msgspec.structs.replace(given_back, position=CLEANUP_POSITION, tries=0)]
+                return [write, msgspec.structs.replace(back, position=CLEANUP_POSITION, tries=0)]
             case _:
                 return [write]
 
@@ -265,13 +227,13 @@ class Executor:
         if run.job.ending is not None:
             run.ending = msgspec.json.decode(run.job.ending, type=Ending)
             if run.flow.cleanup is None:  # a new version of the flow has none any more
-                return Send(self._ended(run, run.ending, cleaned=True))
+                return Send(ended(run, run.ending, cleaned=True))
             return Perform()
         if run.job.cancel_reason is not None:
             return self._end(run, Disposition.FAILED, EndCode.CANCELLED, run.job.cancel_reason)
         if run.position >= len(run.flow.steps):
             return Send(
-                _refusal(run.claim, EndCode.DEFINITION_CHANGED, "all steps are done, but none of them committed")
+                refused(run.claim, EndCode.DEFINITION_CHANGED, "all steps are done, but none of them committed")
             )
         return Perform()
 
@@ -282,7 +244,7 @@ class Executor:
         new = run.flow.definition
         why = None if run.job.ending else incompatibility(done, old, new)
         if why is not None:
-            return Send(_refusal(run.claim, EndCode.DEFINITION_CHANGED, f"flow {new.flow} changed: {why}"))
+            return Send(refused(run.claim, EndCode.DEFINITION_CHANGED, f"flow {new.flow} changed: {why}"))
         return Send(Begin(run.job.job_id, run.exec_id, new.fingerprint, _encode(new).decode()))
 
     def _after_step(self, run: LiveRun, outcome: Outcome) -> Next:
@@ -300,7 +262,7 @@ class Executor:
                 return self._done(run, response)
             case Handoff(response=response):
                 response = run.response if response is None else response
-                return self._encoded(run, lambda text: self._commit(run, EndCode.HANDOFF, response=text), response)
+                return self._encoded(run, lambda text: committed(run, EndCode.HANDOFF, response=text), response)
             case Abort(reason=reason):
                 return self._end(run, Disposition.FAILED, EndCode.ABORT, reason)
             case Unrecoverable(reason=reason):
@@ -308,7 +270,7 @@ class Executor:
             case Rewind():
                 return self._rewind(run, outcome)
             case WaitFor(job_id=job_id):
-                waiting = self.give_back(run, EndCode.WAITING)
+                waiting = given_back(run, EndCode.WAITING)
                 return Send(msgspec.structs.replace(waiting, wait_for=job_id, tries=0, error=None))
             case TryFailed(error=error):
                 return self._failed(run, error)
@@ -316,7 +278,7 @@ class Executor:
 
     def _done(self, run: LiveRun, response: Any) -> Next:
         if run.position == len(run.flow.steps) - 1:
-            return self._encoded(run, lambda text: self._commit(run, EndCode.COMPLETED, response=text), response)
+            return self._encoded(run, lambda text: committed(run, EndCode.COMPLETED, response=text), response)
         step = run.current.name
 
         def finished(text: str) -> Write:
@@ -330,19 +292,6 @@ class Executor:
         except Unrecoverable as error:
             return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, error.reason)
 
-    def _commit(self, run: LiveRun, code: EndCode, *, response: str | None = None, effect: Any = None) -> Commit:
-        return Commit(
-            job_id=run.job.job_id,
-            exec_id=run.exec_id,
-            position=run.position,
-            step=run.current.name,
-            tries=max(1, run.tries),
-            started_at=run.step_started_at,
-            code=code,
-            response=response,
-            effect=effect,
-        )
-
     def _rewind(self, run: LiveRun, outcome: Rewind) -> Next:
         names = run.flow.definition.steps
         if outcome.step not in names[: run.position + 1]:
@@ -350,7 +299,7 @@ class Executor:
             return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
         position = names.index(outcome.step)
         # The response goes back with the steps: what the target step began with is what it gets again.
-        earlier = [step for step in _patiently(run, self._store.steps) if step.position < position]
+        earlier = [step for step in run.patiently(self._store.steps) if step.position < position]
         run.saved_response = earlier[-1].response if earlier else None
         run.load_response()
         return Send(RewindTo(run.job.job_id, run.exec_id, position, outcome.step, outcome.reason))
@@ -359,7 +308,7 @@ class Executor:
         text = describe(error)
         run.last_error = text
         if isinstance(error, WorkerStopping):
-            return Send(self.give_back(run, EndCode.RELEASED))
+            return Send(given_back(run, EndCode.RELEASED))
         if isinstance(error, LeaseLost):
             return Gone(lost=True)
         if isinstance(error, StepCancelled):
@@ -374,25 +323,15 @@ class Executor:
             return self._end(run, disposition, code, problem)
         failures = run.job.failures - run.job.failures_forgiven
         delay = run.flow.job_retry.delay_before(failures + 2, chance=random.random())
-        return Send(
-            End(
-                job_id=run.job.job_id,
-                exec_id=run.exec_id,
-                path=PATH_AFTER_FAILURE[Disposition.RETRY],
-                code=code,
-                error=problem,
-                step=run.step,
-                position=run.position,
-                not_before=self._store.now() + round(delay * 1000),
-            )
-        )
+        not_before = self._store.now() + round(delay * 1000)
+        return Send(failed_for_now(run, code, problem, not_before=not_before))
 
     def _again(self, run: LiveRun, policy: RetryPolicy, error: str, position: int) -> Next:
         delay = policy.delay_before(run.tries + 1, chance=random.random())
         retry_at = self._store.now() + round(delay * 1000)
         run.log.warning("try %d failed, next in %.1f s: %s", run.tries, delay, error)
         if delay > PARK_AFTER:
-            parked = self.give_back(run, EndCode.BACKING_OFF)
+            parked = given_back(run, EndCode.BACKING_OFF)
             return Send(msgspec.structs.replace(parked, error=error, not_before=retry_at))
         return Send(RecordTry(run.job.job_id, run.exec_id, position, run.tries, error, retry_at))
 
@@ -401,33 +340,20 @@ class Executor:
         ending = Ending(disposition, code, writable(error)[:ERROR_LIMIT])
         if run.flow.cleanup is not None:
             return Send(PlanEnding(run.job.job_id, run.exec_id, ending, run.step))
-        return Send(self._ended(run, ending, cleaned=False))
-
-    def _ended(self, run: LiveRun, ending: Ending, *, cleaned: bool) -> End:
-        return End(
-            job_id=run.job.job_id,
-            exec_id=run.exec_id,
-            path=PATH_AFTER_FAILURE[ending.disposition],
-            code=EndCode(ending.code),
-            error=ending.error,
-            step=run.step,
-            position=run.position,
-            # After a cleanup nothing of the finished steps is left, so a retry has to begin at the first one.
-            forget_steps=cleaned,
-        )
+        return Send(ended(run, ending, cleaned=False))
 
     def _after_cleanup(self, run: LiveRun, outcome: Outcome) -> Next:
         assert run.ending is not None
         if not isinstance(outcome, TryFailed):
-            return Send(self._ended(run, run.ending, cleaned=True))
+            return Send(ended(run, run.ending, cleaned=True))
         if isinstance(outcome.error, WorkerStopping):
-            return Send(self.give_back(run, EndCode.RELEASED))
+            return Send(given_back(run, EndCode.RELEASED))
         text = describe(outcome.error)
         if not run.flow.cleanup_retry.is_used_up(run.tries):
             return self._again(run, run.flow.cleanup_retry, f"cleanup: {text}", CLEANUP_POSITION)
         problem = f"{run.ending.error}; then cleanup failed {run.tries} time(s): {text}"
         failed = Ending(Disposition.QUARANTINED, EndCode.CLEANUP_FAILED, problem[:ERROR_LIMIT])
-        return Send(self._ended(run, failed, cleaned=False))
+        return Send(ended(run, failed, cleaned=False))
 
     def _count_end(self, run: LiveRun, write: End | Finish) -> None:
         self._telemetry.execution(run.flow.name, time.monotonic() - run.began)
@@ -438,15 +364,6 @@ class Executor:
             states += [{"retry": "pending"}.get(d.value, d.value) for d in write.path]
         for before, after in pairwise(states):
             self._telemetry.transition(run.flow.name, before, after)
-
-
-def describe(error: BaseException) -> str:
-    """An error for people and for the journal."""
-    try:
-        text = str(error)
-    except Exception:  # an error that cannot even be printed is no reason to fall over
-        text = ""
-    return writable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:ERROR_LIMIT]
 
 
 def _outcome_of(call: Callable[[], Any], run: LiveRun) -> Outcome:
@@ -471,27 +388,3 @@ def _checked(run: LiveRun, response: Any) -> str:
             f"step {run.step} returned a response of {len(text):,} bytes, the limit is {RESPONSE_LIMIT:,}"
         )
     return text
-
-
-def _patiently(run: LiveRun, read: Callable[[str], Answer]) -> Answer:
-    """Ask the store about the run's job, however long it is away, unless the lease is lost meanwhile."""
-    pause = 0.02
-    while True:
-        try:
-            return read(run.job.job_id)
-        except StoreUnavailable:
-            if isinstance(run.stop_error, LeaseLost):
-                raise
-            time.sleep(pause)
-            pause = min(1.0, pause * 2)
-
-
-def _refusal(claim: Claim, code: EndCode, problem: str) -> End:
-    return End(
-        job_id=claim.job.job_id,
-        exec_id=claim.exec_id,
-        path=PATH_AFTER_FAILURE[Disposition.QUARANTINED],
-        code=code,
-        error=problem[:ERROR_LIMIT],
-        position=claim.position,
-    )

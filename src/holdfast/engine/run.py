@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from holdfast.core.flow import Flow, Step
 from holdfast.core.records import Child, Ending, JobRecord, JobResult
 from holdfast.crash_points import crash_point
-from holdfast.errors import StepTimeout
+from holdfast.errors import LeaseLost, StepTimeout, StoreUnavailable
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import Claim, NewJob, ReportProgress, StoreTransaction
 from holdfast.store.preparing import prepare_job
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import asyncio
 
 PROGRESS_INTERVAL = 0.5
+
+Answer = TypeVar("Answer")
 
 
 class LiveRun:
@@ -144,6 +146,18 @@ class LiveRun:
             # The failed try may have changed the response in place.
             self.load_response()
         return self
+
+    def patiently(self, read: Callable[[str], Answer]) -> Answer:
+        """Ask the store about this job, however long it is away, unless the lease is lost meanwhile."""
+        pause = 0.02
+        while True:
+            try:
+                return read(self.job.job_id)
+            except StoreUnavailable:
+                if isinstance(self.stop_error, LeaseLost):
+                    raise
+                time.sleep(pause)
+                pause = min(1.0, pause * 2)
 
     def move_to(self, position: int) -> None:
         """The next step to run is another one."""

@@ -16,7 +16,8 @@ import msgspec
 from holdfast.core.flow import Flow
 from holdfast.core.outcomes import TryFailed
 from holdfast.engine.async_steps import AsyncSteps
-from holdfast.engine.executor import Executor, Gone, Next, Perform, Send, Sleep
+from holdfast.engine.executor import Executor
+from holdfast.engine.following import Gone, Next, Perform, Send, Sleep
 from holdfast.engine.leases import LeaseKeeper
 from holdfast.engine.pool import StepPool
 from holdfast.engine.recovery import Recovery

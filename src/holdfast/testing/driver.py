@@ -12,7 +12,8 @@ from typing import Any, assert_never
 
 from holdfast.client import Client
 from holdfast.core.flow import Flow
-from holdfast.engine.executor import Executor, Gone, Next, Perform, Send, Sleep
+from holdfast.engine.executor import Executor
+from holdfast.engine.following import Gone, Next, Perform, Send, Sleep
 from holdfast.engine.run import LiveRun
 from holdfast.engine.telemetry import Telemetry
 from holdfast.store.messages import Claim, ReportProgress

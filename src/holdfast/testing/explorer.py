@@ -119,7 +119,7 @@ class CrashExplorer:
         try:
             self._live(directory, lambda _name: None, clock)
             problems = list(self._problems(directory, clock, reference))
-        except Exception:
+        except Exception:  # whatever it is, it is what was looked for
             problems = [f"could not resume: {traceback.format_exc()}"]
         for problem in problems:
             yield Violation(plan, points[plan[0]], problem)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from holdfast import Finding
 from holdfast_images.devices.commands import CommandFailed, log
 from holdfast_images.devices.comparing import differences, gather_facts
+from holdfast_images.devices.content import Content
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.dm_control import NODES
 from holdfast_images.devices.ext4 import make_ext4, read_superblock, valid_uuid
@@ -33,19 +33,17 @@ from holdfast_images.devices.identity import (
     refuse_unsealed,
     write_identity,
 )
-from holdfast_images.devices.locking import DIRECTORY, is_locked
-from holdfast_images.devices.manifest import manifest_of
 from holdfast_images.devices.mount_points import MountedRegistry
-from holdfast_images.devices.mounting import make_private, mount_device, undo_private
+from holdfast_images.devices.mounting import undo_private
 from holdfast_images.devices.protocol import NO_ID, Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
 from holdfast_images.devices.registry import MAKING, checked
-from holdfast_images.devices.showing import Showing, going_on, sync_block_device, sync_file_system, unmount_all
+from holdfast_images.devices.showing import Showing, going_on
+from holdfast_images.devices.syncing import sync_block_device
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace, PoolUnusable
 
 PATIENCE = 5.0
 DEFAULT_SIZE = 10 << 30
-LOST_AND_FOUND = "lost+found"
 MANY = 16
 POINTS = ("create.thin-made", "create.formatted")
 """Crash points that other backends do not have."""
@@ -61,6 +59,7 @@ class DeviceMapperDevices:
         self._patience = patience
         self.records = MountedRegistry(Path(root).absolute() / "devices", patience=patience)
         self.showing = Showing(pool, home=self.records.home, patience=patience)
+        self._content = Content(self.records, self.showing)
 
     @classmethod
     def open(cls, root: str | Path, *, patience: float = PATIENCE) -> DeviceMapperDevices:
@@ -98,7 +97,7 @@ class DeviceMapperDevices:
                 f"{device.name} holds {superblock.uuid if superblock else 'no ext4'}, not {identity.uuid}",
                 hint="process the image again: it will be made anew",
             )
-        if deep and self._digested(identity)[0] != identity.digest:
+        if deep and self._content.digested(identity)[0] != identity.digest:
             raise not_as_sealed(identity.name)
 
     def look(self, name: str) -> Found | None:
@@ -130,7 +129,7 @@ class DeviceMapperDevices:
 
     def usage(self, device: Device) -> Usage:
         """By a walk through all of it."""
-        return self._digested(self._expect(device))[1]
+        return self._content.digested(self._expect(device))[1]
 
     def pool(self) -> PoolStatus:
         """The thin pool."""
@@ -142,7 +141,7 @@ class DeviceMapperDevices:
         """Recorded under a hidden name, made in the pool, formatted, and revealed. It stays active."""
         health, _ = self._look(device)
         if health is Health.HEALTHY:
-            self._refuse_busy(device.name)
+            self._content.refuse_busy(device.name)
             return
         if health is Health.FOREIGN:
             raise foreign(device)
@@ -162,58 +161,30 @@ class DeviceMapperDevices:
             crash_point("create.renamed")
 
     def _format(self, identity: Identity, node: str, *, files: int) -> None:
-        try:
+        with self._explaining(identity.name):
             make_ext4(node, identity.uuid, size=identity.size, files=files)
             sync_block_device(node)
-        except (CommandFailed, OSError) as error:
-            raise self._explained(error, identity.name) from error
 
     def seal(self, device: Device) -> Usage:
         """Digested, synced, unmounted, flushed, deactivated, and recorded as sealed."""
         self.unmount(device)
         identity = self._expect(device)
         with self.records.locked(device.name) as directory:
-            self._refuse_mounted(device.name)
+            self.records.refuse_mounted(device.name)
             node = self.showing.show(identity)
-            try:
-                digest, usage = self._finish(identity, node)
-            except OSError as error:
-                raise self._explained(error, device.name) from error
+            with self._explaining(device.name):
+                digest, usage = self._content.finish(identity, node)
             crash_point("seal.synced")
             superblock = read_superblock(node)
             if identity.state is State.SEALED and digest != identity.digest:
                 raise not_as_sealed(identity.name)
             self.showing.hide(identity)
-            sealed = Identity(
-                id=identity.id,
-                name=identity.name,
-                uuid=identity.uuid,
-                kind=identity.kind,
-                state=State.SEALED,
-                size=identity.size,
-                origin=identity.origin,
-                digest=digest,
-                superblock=superblock.digest if superblock else None,
+            sealed = msgspec.structs.replace(
+                identity, state=State.SEALED, digest=digest, superblock=superblock.digest if superblock else None
             )
             write_identity(directory, sealed, point="seal.identity-aside")
             crash_point("seal.identity-replaced")
         return usage
-
-    def _finish(self, identity: Identity, node: str) -> tuple[str, Usage]:
-        """Everything in it is on disk, and it is unmounted."""
-        point = self._mount(identity, node)
-        try:
-            if identity.state is State.MADE:
-                # e2fsck wants one; the image was given a root without it.
-                (point / LOST_AND_FOUND).mkdir(mode=0o700, exist_ok=True)
-            with _opened(point.parent) as parent:
-                answer = manifest_of(parent, point.name)
-            sync_file_system(point)
-        finally:
-            self._unmount(identity.name)
-        # Unmounting writes, too; and the pool keeps what it was given in memory until it is told to flush.
-        sync_block_device(node)
-        return answer
 
     def snapshot(self, origin: Device, snapshot: Device) -> None:
         """Recorded under a hidden name, made in the pool, activated, compared with what was sealed, and revealed."""
@@ -231,9 +202,8 @@ class DeviceMapperDevices:
         self._refuse_full()
         self.verify(origin)
         with self.records.locked(origin.name, exclusive=False) as source:
-            sealed = read_identity(source)
-            if sealed is None or sealed.state is not State.SEALED:
-                raise DeviceLost(f"{origin.name} was never finished", hint="it will be unpacked again")
+            sealed = expected(origin, Health.HALF_MADE, read_identity(source))
+            refuse_unsealed(sealed)
             # An origin that somebody writes to gives a torn snapshot, and the kernel would not refuse it.
             self.showing.hide(sealed)
             self._take(sealed, snapshot)
@@ -272,19 +242,21 @@ class DeviceMapperDevices:
         if not there or identity is None or identity.id != device.id:
             return
         with self.records.locked(device.name):
-            self._unmount(device.name, dead_only=True)
-            self._refuse_mounted(device.name)
+            self.records.unmount(device.name, dead_only=True)
+            self.records.refuse_mounted(device.name)
             self.showing.hide(identity)
 
     def mount(self, device: Device) -> Path:
         """On a place of this process."""
         identity = self._expect(device)
         with self.records.locked(device.name):
-            return self._mount(identity, self.showing.show(identity))
+            node = self.showing.show(identity)
+            with self._explaining(device.name):
+                return self._content.mount(identity, node)
 
     def unmount(self, device: Device) -> None:
         """Every mount of ours that nobody works in; what others have mounted elsewhere is theirs."""
-        self._unmount(checked(device.name))
+        self.records.unmount(checked(device.name))
 
     # --- removing ---
 
@@ -307,7 +279,7 @@ class DeviceMapperDevices:
             with going_on(hidden):
                 count += self._clear(hidden)
         with going_on("a mount"):
-            unmount_all(self.records.all_mounts(), dead_only=True)
+            self.records.unmount_dead()
         return count + self.showing.remove_dead()
 
     def disagreements(self) -> list[Finding]:
@@ -352,7 +324,7 @@ class DeviceMapperDevices:
             crash_point(f"{scenario}.temporary-made")
             try:
                 yield directory
-            except Exception:
+            except Exception:  # whatever it was: what is half-made does not stay
                 if self.records.is_still(directory, MAKING + identity.name):
                     with going_on(MAKING + identity.name):
                         if (written := read_identity(directory)) is not None:
@@ -390,8 +362,8 @@ class DeviceMapperDevices:
     def _remove(self, device: Device) -> None:
         name = device.name
         with self.records.locked(name) as directory:
-            self._unmount(name, dead_only=True)
-            self._refuse_mounted(name)
+            self.records.unmount(name, dead_only=True)
+            self.records.refuse_mounted(name)
             identity = read_identity(directory) or self._recorded_again(device, directory)
             if identity is not None:
                 self.showing.hide(identity)
@@ -413,38 +385,6 @@ class DeviceMapperDevices:
         write_identity(directory, identity)
         return identity
 
-    def _mount(self, identity: Identity, node: str) -> Path:
-        point = self.records.point_of(identity.name)
-        if not any(mount.point == str(point) for mount in self.records.mounts_of(identity.name)):
-            make_private(self.records.home)
-            point.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                mount_device(node, point, options="noinit_itable")
-            except OSError as error:
-                raise self._explained(error, identity.name) from error
-        if identity.state is State.MADE:
-            try:
-                (point / LOST_AND_FOUND).rmdir()
-            except OSError:
-                pass  # removed before, or the image has brought its own, with something in it
-        return point
-
-    def _unmount(self, name: str, *, dead_only: bool = False) -> None:
-        unmount_all(self.records.mounts_of(name), dead_only=dead_only)
-
-    def _refuse_mounted(self, name: str) -> None:
-        if left := self.records.mounts_of(name):
-            raise DeviceBusy(f"{name} is mounted on {left[-1].point}", hint="unmount it; it will be tried again")
-
-    def _refuse_busy(self, name: str) -> None:
-        """Raise DeviceBusy if anybody but this process's own mount is in it."""
-        own = str(self.records.point_of(name))
-        self._unmount(name, dead_only=True)
-        for mount in self.records.mounts_of(name):
-            with _opened(Path(mount.point).parent) as parent:
-                if mount.point != own or is_locked(parent, os.path.basename(mount.point)):
-                    raise DeviceBusy(f"a process still works in {name}: {mount.point}", hint="it will be tried again")
-
     def _refuse_full(self) -> None:
         room = self.pool()
         if room.health is PoolHealth.FULL:
@@ -454,26 +394,15 @@ class DeviceMapperDevices:
         elif room.health is not PoolHealth.OK:
             raise PoolUnusable(f"nothing can be made: {room.detail}", hint="holdfast pool status, holdfast pool check")
 
-    def _digested(self, identity: Identity) -> tuple[str, Usage]:
-        """What is in a device: in a mount that is there, or in one to look through, which changes nothing."""
-        if mounted := self.records.mounts_of(identity.name):
-            with _opened(Path(mounted[-1].point).parent) as parent:
-                return manifest_of(parent, os.path.basename(mounted[-1].point))
-        with self.showing.looked_through(identity) as (parent, name):
-            return manifest_of(parent, name)
-
-    def _explained(self, error: CommandFailed | OSError, name: str) -> Exception:
+    @contextmanager
+    def _explaining(self, name: str) -> Iterator[None]:
         """A full pool fails the writes of a file system, which is then read-only or broken: the pool is the reason."""
-        room = self.pool()
-        if room.health is PoolHealth.FULL or (isinstance(error, OSError) and error.errno == errno.ENOSPC):
-            return NoSpace(f"{name} does not fit: {room.detail or error}", hint="holdfast gc, or holdfast pool extend")
-        return error
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        try:
+            yield
+        except (CommandFailed, OSError) as error:
+            room = self.pool()
+            if room.health is not PoolHealth.FULL and getattr(error, "errno", None) != errno.ENOSPC:
+                raise
+            raise NoSpace(
+                f"{name} does not fit: {room.detail or error}", hint="holdfast gc, or holdfast pool extend"
+            ) from error

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
@@ -36,14 +35,13 @@ from holdfast_images.devices.mounts import mounts_on
 from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
 from holdfast_images.devices.registry import MAKING, Registry, checked
 from holdfast_images.devices.removing import remove_tree
+from holdfast_images.devices.syncing import sync_file_system
 from holdfast_images.errors import DeviceBusy, NoSpace
 
 CONTENT = "content"
 PATIENCE = 2.0
 LOW_WATER_BYTES = 1 << 30
 LOW_WATER_FILES = 10_000
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class DirectoryDevices:
@@ -175,7 +173,7 @@ class DirectoryDevices:
             digest, usage = manifest_of(directory, CONTENT)
             if identity.state is State.SEALED:
                 return usage
-            _sync_file_system(directory)
+            sync_file_system(directory)
             crash_point("seal.synced")
             sealed = identity_of(
                 device, identity.kind, State.SEALED, size=device.size, origin=identity.origin, digest=digest
@@ -203,7 +201,7 @@ class DirectoryDevices:
             if identity is None or digest != identity.digest:
                 raise not_as_sealed(origin.name)
             crash_point("snapshot.copied")
-            _sync_file_system(directory)
+            sync_file_system(directory)
             made = identity_of(
                 snapshot, Kind.SNAPSHOT, State.SEALED, size=snapshot.size, origin=origin.id, digest=digest
             )
@@ -321,7 +319,7 @@ class DirectoryDevices:
                     os.unlink(leftover, dir_fd=directory)
             try:
                 yield directory
-            except Exception:
+            except Exception:  # whatever it was: what is half-made does not stay
                 if self._records.is_still(directory, MAKING + name):
                     self._records.remove(MAKING + name)
                 raise
@@ -376,10 +374,3 @@ def _refuse_mounted(path: Path) -> None:
         points = mounts_on(os.path.realpath(path), file.read())
     if points:
         raise DeviceBusy(f"{path.name} is in use by the mount on {points[0]}", hint=f"umount {points[0]}")
-
-
-def _sync_file_system(descriptor: int) -> None:
-    """Everything written to the file system is on disk, or OSError says why not."""
-    if _libc.syncfs(descriptor) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import logging
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast_images.devices.mounts import unescaped
+
 log = logging.getLogger("holdfast_images.devices")
 
 _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _NO_ATIME, _BIND, _PRIVATE = 1, 2, 4, 8, 1024, 4096, 1 << 18
 _NO_FOLLOW = 8
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -89,8 +89,7 @@ def parse_mountinfo(text: str) -> list[Mount]:
     found = []
     for line in text.splitlines():
         fields = line.split()
-        point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        found.append(Mount(int(fields[0]), fields[2], point))
+        found.append(Mount(int(fields[0]), fields[2], unescaped(fields[4])))
     return found
 
 

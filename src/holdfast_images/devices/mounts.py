@@ -30,10 +30,11 @@ def _parse(line: str) -> tuple[str, str, str, str]:
     before, _, after = line.partition(" - ")
     fields = before.split()
     options = after.split()[2] if len(after.split()) > 2 else ""
-    return fields[2], _unescape(fields[3]), _unescape(fields[4]), _unescape(options)
+    return fields[2], unescaped(fields[3]), unescaped(fields[4]), unescaped(options)
 
 
-def _unescape(text: str) -> str:
+def unescaped(text: str) -> str:
+    """A field as the kernel means it."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -10,7 +9,7 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import INFO, WARNING
 from pathlib import Path
@@ -21,8 +20,7 @@ from holdfast_images.devices.dm_control import NODES, Info, MapperError, patient
 from holdfast_images.devices.dm_table import SECTOR, parse_thin_table, thin_target
 from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.locking import DIRECTORY
-from holdfast_images.devices.mount_points import is_live
-from holdfast_images.devices.mounting import Mount, holders_of, make_private, mount_device, mounts, unmount_point
+from holdfast_images.devices.mounting import holders_of, make_private, mount_device, mounts, unmount_point
 from holdfast_images.devices.process_marks import is_alive, this_process
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
@@ -32,8 +30,6 @@ DISCARD = 0x1277
 """BLKDISCARD"""
 DISCARD_PIECE = 1 << 30
 DISCARD_PATIENCE = 30.0
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Showing:
@@ -239,37 +235,3 @@ def going_on(what: str) -> Iterator[None]:
         yield
     except (ImageError, OSError) as error:
         log.log(INFO if isinstance(error, DeviceBusy) else WARNING, "%s stays: %s", what, error)
-
-
-def unmount_all(ours: Iterable[Mount], *, dead_only: bool = False) -> None:
-    """Undo mounts, the newest first; those that a process works in stay, and are found by the next look."""
-    for mount in reversed(list(ours)):
-        if dead_only and is_live(mount.point):
-            continue
-        try:
-            unmount_point(mount.point)
-            os.rmdir(mount.point)
-        except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.ENOENT, errno.ENOTEMPTY):
-                raise
-            log.info("%s stays mounted: %s", mount.point, error.strerror)
-
-
-def sync_block_device(node: str) -> None:
-    """Everything that was written to it is on disk, and so is the pool's own bookkeeping of it."""
-    descriptor = os.open(node, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file_system(path: Path) -> None:
-    """Everything written to the file system is on disk, or OSError says why not."""
-    descriptor = os.open(path, DIRECTORY)
-    try:
-        if _libc.syncfs(descriptor) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
-    finally:
-        os.close(descriptor)

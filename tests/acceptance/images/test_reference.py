@@ -19,6 +19,7 @@ from holdfast_images.archive.reasons import Reason
 from holdfast_images.cli.main import CODES
 from holdfast_images.cli.process import Processed, Stage
 from holdfast_images.cli.reference import image_commands
+from holdfast_images.devices.protocol import PoolHealth
 from holdfast_images.settings import Settings, variables_of_settings
 from holdfast_images.upkeep.collecting import Action, Leftover
 
@@ -74,6 +75,14 @@ def test_every_field_of_inspect_and_gc_is_named() -> None:
     fields = [*Report.__struct_fields__, *Finding.__struct_fields__, *Action.__struct_fields__]
 
     assert [name for name in fields if f"`{name}`" not in told and f'"{name}"' not in told] == []
+
+
+def test_every_field_of_a_pool_is_named() -> None:
+    told = section("image-commands.md", "The others")
+    fields = re.findall(r'^        "(\w+)": ', (SOURCE / "cli" / "pool.py").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert "health" in fields
+    assert [name for name in [*fields, *PoolHealth] if f"`{name}`" not in told] == []
 
 
 def rows(heading: str | None) -> dict[str, tuple[list[str], str]]:

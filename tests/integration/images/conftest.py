@@ -10,8 +10,9 @@ import pytest
 
 from holdfast import Engine
 from holdfast.core.records import JobResult
-from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
+from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Workshop
+from tests.support.images.processing import results_of
 from tests.support.images.small_image import request_for, small_image, workshop_at
 
 Process = Callable[..., dict[str, JobResult]]
@@ -45,11 +46,6 @@ def process(engine: Engine, source: Path) -> Process:
     """Process the image to its end; the stages that were reached, and `process` itself."""
 
     def process(**options: Any) -> dict[str, JobResult]:
-        request = request_for(source, **options)
-        job_id = engine.submit("process-image", request, key=key_of(request))
-        results = {"process": engine.wait(job_id, timeout=60)}
-        for child in engine.store.children(job_id):
-            results[child.name] = engine.wait(child.job_id, timeout=60)
-        return results
+        return results_of(engine, request_for(source, **options))
 
     return process

@@ -1,0 +1,32 @@
+"""What was written is on disk, or OSError says why not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from holdfast_images.devices.locking import DIRECTORY
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def sync_file_system(place: int | Path) -> None:
+    """Everything in the file system of this directory, which may be a descriptor."""
+    descriptor = place if isinstance(place, int) else os.open(place, DIRECTORY)
+    try:
+        if _libc.syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    finally:
+        if descriptor is not place:
+            os.close(descriptor)
+
+
+def sync_block_device(node: str) -> None:
+    """Everything on a block device; of a thin one, the pool's own bookkeeping of it, too."""
+    descriptor = os.open(node, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
