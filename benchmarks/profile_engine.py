@@ -23,12 +23,12 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "src")]
 
-from holdfast.store.statements import load_statements
 from measuring import flows
 from measuring.filling import fill
 from measuring.workers import drain, new_engine, submit
 
 from holdfast import Engine
+from holdfast.sql_files import load_statements
 
 GROWING = ("jobs", "requests", "executions", "steps", "journal", "children")
 SCAN = re.compile(

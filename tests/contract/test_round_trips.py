@@ -15,7 +15,7 @@ from tests.support.counting_proxy import ROUND_TRIP, STATEMENT, CountingProxy
 
 # (statements, round trips). Seven statements in one round trip begin a transaction; four in one tell others of news.
 EXPECTED = {
-    "submit": (19, 6),
+    "submit": (18, 5),
     "claim": (19, 9),
     "finish a step": (10, 3),
     "commit": (14, 8),

@@ -197,13 +197,14 @@ class Worker:
             self._claim()
 
     def _claim(self) -> None:
+        there_may_be_more = True
         while not self._stopping.is_set():
             # First what an earlier round has claimed, but could not start because the database was away.
             while self._claimed:
                 self._admit(self._claimed[0])
                 self._claimed.popleft()
             room = self._settings.concurrency - len(self._runs)
-            if room < 1:
+            if room < 1 or not there_may_be_more:
                 return
             self._claimed.extend(
                 self._store.claim(
@@ -213,8 +214,7 @@ class Worker:
                     lease_ms=self._lease_ms,
                 )
             )
-            if not self._claimed:
-                return
+            there_may_be_more = len(self._claimed) == room
 
     def _admit(self, claim: Claim) -> None:
         run, following = self._executor.admit(claim, self._writer.put)

@@ -175,10 +175,11 @@ class Session:
             return
         # A job that became pending or ended is news to workers and waiters.
         self.changed_work |= any(entry.job_to != JobState.RUNNING for entry in self._entries)
-        jobs = list({entry.job_id for entry in self._entries})
-        heads: dict[str, tuple[int, str]] = {
-            job_id: (seq, head) for job_id, seq, head in self.run("journal_heads", batch=to_json(jobs))
-        }
+        # Before the entry that a job begins with there is none.
+        new = {entry.job_id for entry in self._entries if entry.job_from is None}
+        jobs = list({entry.job_id for entry in self._entries} - new)
+        rows_of_heads = self.run("journal_heads", batch=to_json(jobs)) if jobs else ()
+        heads: dict[str, tuple[int, str]] = {job_id: (seq, head) for job_id, seq, head in rows_of_heads}
         rows = []
         plain: Callable[[Any, Any], Any] = _PLAIN.get
         for e in self._entries:

@@ -54,13 +54,20 @@ def living_children() -> list[int]:
 
 
 def nothing_is_left(target: Path) -> None:
-    """No child, and nobody holds the target."""
+    """No child, and soon nobody holds the target: one killed while it syncs does so until the disk is done."""
     assert living_children() == []
+    eventually(lambda: is_free(target), "nobody holds the target")
+
+
+def is_free(target: Path) -> bool:
     descriptor = os.open(target, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     finally:
         os.close(descriptor)
+    return True
 
 
 # --- ended from outside -------------------------------------------------------------------------------------

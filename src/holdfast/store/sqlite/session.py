@@ -11,7 +11,8 @@ from typing import Any
 from holdfast.store.session import Session
 
 MOST_ROWS = 64
-"""One statement takes so many rows; what is left over is split into powers of two, so that few have to be prepared."""
+FEW_ROWS = 16
+"""One statement takes 64 rows, a multiple of 16, or what is left over: two for most batches, and few to be prepared."""
 
 _ROW = re.compile(r"\bVALUES (\((?:\?, )*\?\))")
 _NAME = re.compile(r":([a-z_]+)")
@@ -27,10 +28,11 @@ class SqliteSession(Session):
 
     def fetch_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> list[Any]:
         answers: list[Any] = []
-        done, count = 0, MOST_ROWS
+        done = 0
         while done < len(rows):
-            while count > len(rows) - done:
-                count //= 2
+            count = min(MOST_ROWS, len(rows) - done)
+            if count > FEW_ROWS:
+                count -= count % FEW_ROWS
             sql, names = _for_rows(self._sql[statement], count)
             values = [*chain.from_iterable(rows[done : done + count]), *(parameters[name] for name in names)]
             answers += self.connection.execute(sql, values).fetchall()
