@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from holdfast_images.archive.compression import open_stream
@@ -207,7 +211,7 @@ def test_the_size_of_the_pax_header_counts_and_hidden_headers_are_content() -> N
     assert codes(content) == {Reason.SIZE_OVERRIDDEN}
 
 
-def test_metadata_of_a_hard_link_is_not_applied() -> None:
+def test_a_hard_link_says_what_it_links_to() -> None:
     first, link = judged(archive(member(b"a"), hardlink(b"b", b"a")))
 
     assert (first.link, link.link) == (b"", b"a")
@@ -257,6 +261,64 @@ def test_all_sparse_forms_say_the_same(content: bytes) -> None:
     assert entry.sparse == ((0, 512), (4096, 100))
     assert body == b"a" * 512 + b"b" * 100
     assert after.name == b"after"
+
+
+SPARSE_NAMES = [
+    "f",
+    "d/f",
+    "./d/f",
+    "x" * 98,
+    "x" * 150,
+    "d" * 150 + "/" + "y" * 150,
+    "ä/ö",
+    "ä" * 60,
+    "ä" * 41 + "/f",
+    "ä" * 42 + "/f",
+    "ä" * 45 + "/f",
+    "ä" * 48 + "/f",
+    "d" * 85 + "/ä",
+    "GNUSparseFile.1/ä",
+]
+"""Short and long ones, with letters for which a pax header is needed, and cut off in each part of the made-up name."""
+
+
+@pytest.mark.parametrize("name", SPARSE_NAMES)
+@pytest.mark.parametrize("version", ["0.0", "0.1", "1.0"])
+def test_gnu_tars_made_up_names_of_sparse_files_are_taken(name: str, version: str, tmp_path: Path) -> None:
+    file = tmp_path / "root" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"a" * 4096)
+    os.truncate(file, 1 << 20)
+    tar = ["tar", "--sparse", f"--sparse-version={version}", "--format=pax", "-cf", str(tmp_path / "archive")]
+    subprocess.run([*tar, "-C", str(tmp_path / "root"), name], check=True)
+
+    ((entry, body),) = entries_of((tmp_path / "archive").read_bytes())
+
+    assert (entry.name, body) == (name.encode(), b"a" * 4096)
+    assert entry.sparse == ((0, 4096),)
+
+
+def test_a_sparse_file_may_be_named_twice_alike() -> None:
+    ((entry, _),) = entries_of(archive(sparse_1_0(b"0\n", b"4096", b"", path=b"s")))
+
+    assert (entry.name, entry.size) == (b"s", 4096)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"GNUSparseFile.0/t",
+        b"d/GNUSparseFile.0/s",
+        b"GNUSparseFile.x/s",
+        b"GNUSparseFile.0",
+        b"./GNUSparseFile.0/" + b"s" * 82,
+        b"d" * 100,
+    ],
+)
+def test_any_other_name_of_a_sparse_file_is_refused(path: bytes) -> None:
+    (finding,) = inspected(archive(sparse_1_0(b"0\n", b"4096", b"", path=path))).findings
+
+    assert finding.code == Reason.EXTENSION_CONFLICT
 
 
 def test_an_old_sparse_map_goes_on_in_following_blocks() -> None:

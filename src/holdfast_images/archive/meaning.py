@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from holdfast_images.archive import sparse
@@ -14,6 +15,7 @@ from holdfast_images.errors import ImageRefused
 
 EXTENSIONS = frozenset((b"x", b"g", b"L", b"K"))
 _MAGICS = frozenset((POSIX, GNU, V7))
+NAME_FIELD = 100
 _V7_TYPES = frozenset((b"\0", b"0", b"1", b"2", b"5"))
 
 
@@ -108,12 +110,24 @@ def long_name(body: bytes) -> bytes:
 
 
 def _check_hidden_name(name: bytes, path: bytes | None) -> None:
-    """GNU tar gives a sparse file a made-up name for readers that do not know its form; anything else is a trick."""
+    """A sparse file has a made-up name for readers that do not know its form, or its own; anything else is a trick.
+
+    What is in the header alone is cut off where the field ends, and tells nothing.
+    """
     sparse.check_name(name)
-    if path is None:
-        return
-    directory, _, base = name.rpartition(b"/")
-    shown, _, shown_base = path.rpartition(b"/")
-    shown_directory, _, made_up = shown.rpartition(b"/")
-    if shown_base != base or not made_up.startswith(b"GNUSparseFile.") or shown_directory not in {directory, b"."}:
+    if path is not None and path != name and not _is_made_up(path, name):
         raise ImageRefused(Reason.EXTENSION_CONFLICT, f"a sparse file is named {name[:80]!r} and {path[:80]!r}")
+
+
+def _is_made_up(path: bytes, name: bytes) -> bool:
+    """Is it the name with a directory GNUSparseFile.<number> put in? GNU tar cuts it off like the header's field."""
+    directory, slash, base = name.rpartition(b"/")
+    is_cut = len(path) == NAME_FIELD
+    for start in (directory + slash, b"./"):
+        found = re.fullmatch(re.escape(start) + rb"GNUSparseFile\.[0-9]+(?:/(.*))?", path, re.DOTALL)
+        rest = found and (found[1] or b"")
+        if rest == base or (is_cut and rest is not None and base.startswith(rest)):
+            return True
+        if is_cut and (start + b"GNUSparseFile.").startswith(path):
+            return True
+    return False
