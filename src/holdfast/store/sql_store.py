@@ -33,6 +33,8 @@ class SqlStore(ABC):
     """The verbs of protocol.Store over two kinds of transactions, which a database provides."""
 
     now: Callable[[], int]
+    _submitted_here = False
+    """Set by a submit and reset by the next claim, which then has no need to look whether anything is ready."""
 
     @abstractmethod
     def writing(self, verb: str) -> AbstractContextManager[Session]:
@@ -46,12 +48,17 @@ class SqlStore(ABC):
 
     def submit(self, jobs: Sequence[NewJob], *, actor: str) -> list[Submitted]:
         with self.writing("submit") as session:
-            return submitting.submit(session, jobs, actor=actor)
+            submitted = submitting.submit(session, jobs, actor=actor)
+        self._submitted_here = True
+        return submitted
 
     def claim(self, *, worker_id: str, flows: Mapping[str, str], limit: int, lease_ms: int) -> list[Claim]:
-        # Looking first keeps an idle worker from taking locks, and from waiting for them.
-        if limit < 1 or not self._has_ready():
+        if limit < 1:
             return []
+        # Looking first keeps an idle worker from taking locks, and from waiting for them.
+        if not self._submitted_here and not self._has_ready():
+            return []
+        self._submitted_here = False
         with self.writing("claim") as session:
             return claiming.claim(session, worker_id=worker_id, flows=flows, limit=limit, lease_ms=lease_ms)
 
