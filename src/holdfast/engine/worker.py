@@ -197,14 +197,13 @@ class Worker:
             self._claim()
 
     def _claim(self) -> None:
-        there_may_be_more = True
         while not self._stopping.is_set():
             # First what an earlier round has claimed, but could not start because the database was away.
             while self._claimed:
                 self._admit(self._claimed[0])
                 self._claimed.popleft()
             room = self._settings.concurrency - len(self._runs)
-            if room < 1 or not there_may_be_more:
+            if room < 1:
                 return
             self._claimed.extend(
                 self._store.claim(
@@ -214,7 +213,8 @@ class Worker:
                     lease_ms=self._lease_ms,
                 )
             )
-            there_may_be_more = len(self._claimed) == room
+            if not self._claimed:
+                return
 
     def _admit(self, claim: Claim) -> None:
         run, following = self._executor.admit(claim, self._writer.put)
