@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_images.app import Images, open_devices
+from holdfast_images.app import Images
 from holdfast_images.devices import loops
 from holdfast_images.devices.commands import CommandFailed, run
 from holdfast_images.devices.crash_points import set_hook
@@ -21,6 +21,7 @@ from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.protocol import Device, Health
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, NoSpace, Permanent
+from holdfast_images.opening import open_devices
 from holdfast_images.settings import Backend, Settings
 from holdfast_images.upkeep.collecting import Collected, collect, plan
 from holdfast_images.upkeep.facts import gather

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.settings import Settings
-from holdfast.core.explain import iso_utc
 
 Row = Sequence[object]
 
@@ -67,6 +66,8 @@ def cell(value: object) -> str:
 
 def time_of(milliseconds: int | None) -> str | None:
     """A time for people, in UTC; none for none, and for the zero that stands for it."""
+    from holdfast.core.explain import iso_utc  # noqa: PLC0415 - whoever shows no times does without
+
     return iso_utc(milliseconds) if milliseconds else None
 
 

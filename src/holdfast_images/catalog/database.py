@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast import Transaction
 from holdfast_images.catalog.rows import AnyRow, to_rows
 from holdfast_images.errors import CatalogConflict
+
+if TYPE_CHECKING:
+    from holdfast import Transaction
 
 
 class Executor(Protocol):

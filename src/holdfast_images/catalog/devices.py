@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
-from holdfast import Transaction
 from holdfast_images.catalog.database import Session, Tables
 from holdfast_images.catalog.rows import Reservation, Snapshot, UnpackedImage
 from holdfast_images.errors import CatalogConflict, ImageError, NoSpace
+
+if TYPE_CHECKING:
+    from holdfast import Transaction
 
 
 class DeviceTables(Tables):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast import Transaction
+from typing import TYPE_CHECKING
+
 from holdfast_images.catalog.database import Session, Tables
 from holdfast_images.catalog.rows import Image, ImageStatus, Refusal, Verification
 from holdfast_images.errors import CatalogConflict, ImageError, ImageRefused
 from holdfast_images.model import Fingerprint
+
+if TYPE_CHECKING:
+    from holdfast import Transaction
 
 
 class ImageTables(Tables):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast import Transaction
+from typing import TYPE_CHECKING
+
 from holdfast_images.catalog.database import Tables
 from holdfast_images.catalog.rows import ImageLock
 from holdfast_images.errors import ImageBusy
+
+if TYPE_CHECKING:
+    from holdfast import Transaction
 
 STALE_SECONDS = 3600
 

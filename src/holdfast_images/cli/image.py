@@ -17,7 +17,8 @@ from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Image
 from holdfast_images.cli.following import finish
 from holdfast_images.cli.looking import SNAPSHOT_COLUMNS, fields_of, snapshot_row
-from holdfast_images.cli.opening import data_option, opened_images
+from holdfast_images.cli.opening import opened_images
+from holdfast_images.cli.settings import data_option
 from holdfast_images.errors import UnknownImage
 from holdfast_images.flows.messages import RemoveRequest, RemoveResponse
 from holdfast_images.upkeep.verifying import verify_image

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
-from typing import Any, TypeVar, cast
-
-import click
+from typing import Any, cast
 
 from holdfast import Engine
 from holdfast.cli.opening import App, opened
 from holdfast.cli.settings import Settings
-from holdfast_images.app import Images, open_catalog, open_devices, queue_limits, workshop_of
+from holdfast_images.app import Images, queue_limits
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.cli.settings import settings_of
+from holdfast_images.cli.settings import configure_log, settings_of
 from holdfast_images.devices.protocol import Devices
 from holdfast_images.flows.process import all_flows
+from holdfast_images.opening import open_catalog, open_devices, workshop_of
 from holdfast_images.settings import Settings as ImageSettings
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _kept = ExitStack()
-
-
-def data_option(command: F) -> F:
-    """--data, of every command that touches files or devices."""
-    return click.option("--data", metavar="DIR", help="Where files and devices are; beside the database by default.")(
-        command
-    )
 
 
 @contextmanager
@@ -41,7 +30,7 @@ def opened_images(
     With `read_only` devices are opened when they are first looked at: a list of images needs neither a pool nor root.
     """
     own, place = settings_of(settings, **flags), settings.place
-    _configure_log(settings)
+    configure_log(settings)
     with (
         opened(settings, create=create, read_only=read_only) as store,
         open_catalog(place, own) as catalog,
@@ -80,21 +69,3 @@ class Later:
 
 def _devices_later(kept: ExitStack, place: str, settings: ImageSettings) -> Later:
     return Later(lambda: kept.enter_context(closing(open_devices(place, settings))))
-
-
-def _configure_log(settings: Settings) -> None:
-    """What steps say goes to stderr: as log lines if they are asked for, else the warnings in plain words."""
-    if settings.json and settings.verbosity <= 0:
-        logging.disable(logging.ERROR)
-    elif settings.verbosity > 0 or settings.log_format == "json":
-        from holdfast import logs  # noqa: PLC0415 - seldom asked for
-
-        logs.configure(settings.log_format, level=max(logging.DEBUG, logging.WARNING - 10 * settings.verbosity))
-    elif settings.verbosity == 0:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("{message}", style="{"))
-        # What ends a job is told as the error of the command.
-        handler.addFilter(lambda record: record.levelno in (logging.WARNING, logging.CRITICAL))
-        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    else:
-        logging.disable(logging.ERROR)

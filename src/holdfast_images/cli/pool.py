@@ -14,8 +14,7 @@ from holdfast.cli.findings import show_findings
 from holdfast.cli.output import note, print_fields, show
 from holdfast.cli.settings import Settings
 from holdfast_images.catalog.place import database_path, is_postgres
-from holdfast_images.cli.opening import data_option
-from holdfast_images.cli.settings import settings_of
+from holdfast_images.cli.settings import data_option, settings_of
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.protocol import PoolHealth, PoolStatus

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 import msgspec
 
-from holdfast import PipelineResponse
 from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import note, print_fields, show
 from holdfast.cli.settings import Settings
-from holdfast_images.app import source_of
-from holdfast_images.cli.following import finish
-from holdfast_images.cli.opening import data_option, opened_images
-from holdfast_images.flows.messages import ActivateResponse, DownloadResponse, ProcessRequest, UnpackResponse
+from holdfast_images.asking import request_of, source_of
+from holdfast_images.catalog.place import database_path, is_postgres
+from holdfast_images.cli.settings import configure_log, data_option, settings_of
+from holdfast_images.errors import ImageError
+from holdfast_images.flows.finished import Finished, find_finished
+from holdfast_images.flows.messages import ProcessRequest
+from holdfast_images.opening import opened_workshop
+from holdfast_images.settings import Settings as ImageSettings
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """How one stage ended: `completed`, or `handoff` if it found its work done."""
+    """How one stage ended: `completed`, or `handoff` if it found its work done; with no job if none was needed."""
 
-    job_id: str
-    state: str
-    outcome: str
-    seconds: float
+    job_id: str | None = None
+    state: str = "succeeded"
+    outcome: str = "handoff"
+    seconds: float = 0.0
 
 
 class Processed(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,28 +84,47 @@ def process_image(
     What is done already is found and not done again. If a worker runs, it does the work; else this command does it.
     Interrupted or killed, the same command goes on. A refused image ends with 3, a missing object with 4.
     """
-    with opened_images(settings, create=True, **flags) as images:
-        request = images.request(
-            source_of(images.settings, key=key, url=source),
-            image_id=image_id,
-            snapshot_name=snapshot,
-            sha256=sha256,
-            verify=verify,
-        )
-        response = finish(settings, images, images.submit(request), PipelineResponse)
-    processed = processed_of(request, response)
+    own = settings_of(settings, **flags)
+    request = request_of(
+        own,
+        source_of(own, key=key, url=source),
+        image_id=image_id,
+        snapshot_name=snapshot,
+        sha256=sha256,
+        verify=verify,
+    )
+    finished, stages = _found(settings, own, request), dict.fromkeys(Finished.__struct_fields__, Stage())
+    if finished is not None:
+        for name in stages:
+            note(settings, f"{name}: already done")
+    else:
+        from holdfast_images.cli.processing import work  # noqa: PLC0415 - a finished image needs nothing of the engine
+
+        finished, stages = work(settings, request, **flags)
+    processed = processed_of(request, finished, stages)
     show(settings, processed, lambda: _print(processed))
-    warnings = len(_stage(response, "download", DownloadResponse).warnings)
-    if warnings:
+    if finished.download.warnings:
+        warnings = len(finished.download.warnings)
         note(settings, f"{warnings} warning(s): see holdfast image show {processed.image_id}")
     return ExitCode.OK
 
 
-def processed_of(request: ProcessRequest, response: PipelineResponse) -> Processed:
+def _found(settings: Settings, own: ImageSettings, request: ProcessRequest) -> Finished | None:
+    """What is done already, if that is everything. Makes nothing, and leaves it to a job to say what is wrong."""
+    place = settings.place
+    if not is_postgres(place) and not database_path(place).exists():
+        return None
+    configure_log(settings)
+    try:
+        with opened_workshop(place, own) as shop:
+            return find_finished(shop, request)
+    except ImageError:
+        return None
+
+
+def processed_of(request: ProcessRequest, finished: Finished, stages: Mapping[str, Stage]) -> Processed:
     """What came of a request."""
-    downloaded = _stage(response, "download", DownloadResponse)
-    unpacked = _stage(response, "unpack", UnpackResponse)
-    activated = _stage(response, "activate", ActivateResponse)
+    downloaded, unpacked, activated = finished.download, finished.unpack, finished.activate
     return Processed(
         image_id=request.image_id,
         s3_key=request.s3_key,
@@ -115,18 +138,8 @@ def processed_of(request: ProcessRequest, response: PipelineResponse) -> Process
         snapshot_id=activated.snapshot_id,
         snapshot_name=activated.snapshot_name,
         snapshot_path=activated.device_path,
-        stages={
-            name: Stage(job_id=one.job_id, state=one.state, outcome=one.outcome, seconds=one.seconds)
-            for name, one in response.stages.items()
-        },
+        stages=dict(stages),
     )
-
-
-Answer = DownloadResponse | UnpackResponse | ActivateResponse
-
-
-def _stage(response: PipelineResponse, name: str, kind: type[Any]) -> Any:
-    return msgspec.convert(response.stages[name].response, kind)
 
 
 def _print(processed: Processed) -> None:

@@ -12,7 +12,8 @@ from holdfast.cli.output import note, show
 from holdfast.cli.settings import Settings
 from holdfast_images.cli.following import finish
 from holdfast_images.cli.image import found
-from holdfast_images.cli.opening import data_option, opened_images
+from holdfast_images.cli.opening import opened_images
+from holdfast_images.cli.settings import data_option
 from holdfast_images.errors import UnknownImage
 from holdfast_images.flows.messages import ActivateRequest, ActivateResponse, DeactivateRequest, DeactivateResponse
 from holdfast_images.model import valid_snapshot_name

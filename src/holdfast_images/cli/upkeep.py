@@ -14,7 +14,8 @@ from holdfast.cli.findings import show_findings
 from holdfast.cli.output import note, print_table, show
 from holdfast.cli.settings import Settings
 from holdfast_images.app import Images
-from holdfast_images.cli.opening import data_option, opened_images
+from holdfast_images.cli.opening import opened_images
+from holdfast_images.cli.settings import data_option
 from holdfast_images.devices.protocol import COLLECTED
 from holdfast_images.upkeep.collecting import DAY, Collected, collect, plan
 from holdfast_images.upkeep.facts import gather

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast import Finding, Severity
 from holdfast_images.devices.copying import copy_tree
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.identity import (
@@ -37,6 +37,9 @@ from holdfast_images.devices.registry import MAKING, Registry, checked
 from holdfast_images.devices.removing import remove_tree
 from holdfast_images.devices.syncing import sync_file_system
 from holdfast_images.errors import DeviceBusy, NoSpace
+
+if TYPE_CHECKING:
+    from holdfast import Finding
 
 CONTENT = "content"
 PATIENCE = 2.0
@@ -140,6 +143,8 @@ class DirectoryDevices:
 
     def disagreements(self) -> list[Finding]:
         """What crashes have left under hidden names."""
+        from holdfast import Finding, Severity  # noqa: PLC0415 - whoever looks for one device does without
+
         return [
             Finding(code="leftover", severity=Severity.WARNING, subject=name, message="left by a crash: holdfast gc")
             for name in self._records.leftovers()

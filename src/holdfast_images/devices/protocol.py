@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast import Finding
+if TYPE_CHECKING:
+    from holdfast import Finding
 
 MOST_DEVICE_ID = (1 << 24) - 1
 NO_ID = -1

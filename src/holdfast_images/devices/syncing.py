@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
 from holdfast_images.devices.locking import DIRECTORY
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def sync_file_system(place: int | Path) -> None:
     """Everything in the file system of this directory, which may be a descriptor."""
+    import ctypes  # noqa: PLC0415 - slow to import, and for writers only
+
     descriptor = place if isinstance(place, int) else os.open(place, DIRECTORY)
     try:
-        if _libc.syncfs(descriptor) != 0:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
     finally:

@@ -14,12 +14,13 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
-from holdfast_images.catalog.rows import Snapshot
-from holdfast_images.devices.protocol import Device, Found, Health
+from holdfast_images.devices.protocol import Device, Health
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
+from holdfast_images.flows.finished import found_device, look_for_snapshot, snapshot_name_of, snapshot_response
 from holdfast_images.flows.messages import ActivateRequest, ActivateResponse
-from holdfast_images.flows.workshop import Workshop, aborting, device_of, locked_in, wait_for_image
-from holdfast_images.model import default_snapshot_name, snapshot_id_candidates
+from holdfast_images.flows.steering import aborting, locked_in, wait_for_image
+from holdfast_images.flows.workshop import Workshop, device_of
+from holdfast_images.model import snapshot_id_candidates
 
 ActivateRun = Run[ActivateRequest, ActivateResponse]
 
@@ -44,41 +45,19 @@ def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
 
 def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
     """Hand off if the snapshot is there, in use and taken of this device; else the row is set inactive."""
-    request, name = run.request, _name(run.request)
-    row = shop.catalog.check_snapshot_exists(request.image_id, name)
-    if row is None or not row.active:
-        wait_for_image(shop, run, request.image_id)
-        return
-    if lost := _what_is_lost(shop, request, row):
-        wait_for_image(shop, run, request.image_id)
-        run.log.warning("snapshot %s will be made again: %s", name, lost)
+    request = run.request
+    row, lost = look_for_snapshot(shop, request)
+    if row is not None and not lost:
+        raise Handoff(snapshot_response(row))
+    wait_for_image(shop, run, request.image_id)
+    if row is not None:
+        run.log.warning("snapshot %s will be made again: %s", row.snapshot_name, lost)
         shop.catalog.deactivate_snapshot(row.snapshot_id)
-        return
-    raise Handoff(
-        ActivateResponse(
-            image_id=request.image_id,
-            snapshot_id=row.snapshot_id,
-            snapshot_name=name,
-            device_path=row.device_path,
-            active=True,
-        )
-    )
-
-
-def _what_is_lost(shop: Workshop, request: ActivateRequest, row: Snapshot) -> str:
-    """Why the recorded snapshot cannot be used; empty if it can."""
-    if row.origin_device_id != request.device_id:
-        return f"it was taken of device {row.origin_device_id}, not {request.device_id}"
-    try:
-        shop.devices.verify(_snapshot_of(shop, request, row))
-    except DeviceLost as error:
-        return str(error)
-    return ""
 
 
 def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
     """A snapshot of the sealed device, under an id that is reserved first."""
-    request, name = run.request, _name(run.request)
+    request, name = run.request, snapshot_name_of(run.request)
     origin = _origin(shop, request)
     taken: set[int] = set()
     for _ in range(COLLISIONS):
@@ -124,7 +103,7 @@ def register(shop: Workshop, run: ActivateRun, tx: Transaction) -> ActivateRespo
 def remove_unrecorded(shop: Workshop, run: ActivateRun) -> None:
     """After a failure: no snapshot stays that no row knows. What cannot be removed now is left to gc."""
     request, response = run.request, run.response
-    row = shop.catalog.check_snapshot_exists(request.image_id, _name(request))
+    row = shop.catalog.check_snapshot_exists(request.image_id, snapshot_name_of(request))
     if response.snapshot_id and row is None:
         try:
             snapshot = _made(shop, run)
@@ -139,17 +118,6 @@ def remove_unrecorded(shop: Workshop, run: ActivateRun) -> None:
         shop.catalog.update_image_activation_status(request.image_id, "failed")
 
 
-def _name(request: ActivateRequest) -> str:
-    return request.snapshot_name or default_snapshot_name(request.image_id)
-
-
-def _found(shop: Workshop, name: str, device_id: str) -> Found:
-    found = shop.devices.look(name)
-    if found is not None and found.id == int(device_id) and found.uuid:
-        return found
-    raise DeviceLost(f"{name} is not there", hint="process the image again: it will be unpacked anew")
-
-
 def _origin(shop: Workshop, request: ActivateRequest) -> Device:
     """The sealed device of the image, by what the catalog and the backend say of it."""
     row = shop.catalog.get_unpacked_image_by_device_id(request.device_id)
@@ -157,15 +125,10 @@ def _origin(shop: Workshop, request: ActivateRequest) -> Device:
         raise DeviceLost(
             f"device {request.device_id} does not hold image {request.image_id}", hint="process the image again"
         )
-    found = _found(shop, row.device_name, row.device_id)
+    found = found_device(shop, row.device_name, row.device_id)
     origin = device_of(row.device_id, row.device_name, found.uuid or "", found.size)
     shop.devices.verify(origin)
     return origin
-
-
-def _snapshot_of(shop: Workshop, request: ActivateRequest, row: Snapshot) -> Device:
-    origin = _found(shop, request.device_name, request.device_id)
-    return device_of(row.snapshot_id, row.snapshot_name, origin.uuid or "", origin.size)
 
 
 def _made(shop: Workshop, run: ActivateRun) -> Device:

@@ -16,20 +16,13 @@ from pathlib import Path
 import msgspec
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
-from holdfast_images.archive.entry import Finding, Policy, Report, Severity
+from holdfast_images.archive.entry import Report, Severity
 from holdfast_images.catalog.rows import Image, Verification
-from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
+from holdfast_images.errors import ChecksumMismatch, ImageRefused
+from holdfast_images.flows.finished import file_response, is_as_recorded, look_for_file, take_verdict
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
-from holdfast_images.flows.workshop import (
-    WARNINGS_KEPT,
-    Workshop,
-    aborting,
-    holds_image,
-    lock_image,
-    owner_of,
-    time_to_read,
-    unlock_image,
-)
+from holdfast_images.flows.steering import aborting, holds_image, lock_image, owner_of, time_to_read, unlock_image
+from holdfast_images.flows.workshop import WARNINGS_KEPT, Workshop
 from holdfast_images.source.fetching import fetch
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 from holdfast_images.source.locations import full_name
@@ -77,32 +70,18 @@ def check_exists(shop: Workshop, run: DownloadRun) -> DownloadResponse:
 def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
     """The recorded file if it can be used, and whether it was judged by rules as strict as those asked for."""
     request = run.request
-    image = shop.catalog.check_image_downloaded(request.s3_key)
-    if image is None:
+    recorded = look_for_file(shop, request)
+    if recorded is None:
         # Before anything is fetched: the file of an image is named after its id, whatever key it came from.
         shop.catalog.refuse_other_key(request.image_id, request.s3_key)
         return run.response, False
-    known = shop.catalog.get_verification(image.image_id)
-    if known is not None and known.origin not in ("", full_name(request.location)):
-        raise CatalogConflict(
-            f"key {request.s3_key!r} is recorded as image {image.image_id} from {known.origin}, "
-            f"not from {full_name(request.location)}",
-            hint="name this one by its URL and choose another image id: --source s3://…; or remove that image first",
-        )
-    if image.image_id != request.image_id:
-        raise CatalogConflict(
-            f"key {request.s3_key!r} is recorded as image {image.image_id}, not {request.image_id}",
-            hint="use that image id, or remove that image first",
-        )
+    image, known = recorded
     found = _verified_file(shop, run, image, known)
     if found is None:
         return run.response, False
     _refuse_again(shop, run, checksum=found.checksum)
-    if known is not None and known.checksum == found.checksum and _covers(Policy(known.policy), request.judging.policy):
-        found.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
-        return found, True
-    # The content is the one that was recorded, but it was judged by rules that let more through.
-    return found, False
+    # If not, the content is the one that was recorded, but it was judged by rules that let more through.
+    return found, take_verdict(found, known, request.judging)
 
 
 def _verified_file(
@@ -115,7 +94,7 @@ def _verified_file(
     except FileNotFoundError:
         run.log.warning("the file of image %s is gone: it will be downloaded again", image.image_id)
         return None
-    if request.judging.sha256 not in (None, image.checksum) or fingerprint.size != image.size_bytes:
+    if not is_as_recorded(image, fingerprint, request.judging):
         return None
     if request.judging.verify or known is None or known.fingerprint != fingerprint:
         checksum = hash_file(path, run.check, run.progress)
@@ -131,19 +110,7 @@ def _verified_file(
                 warnings=known.warnings,
                 origin=known.origin,
             )
-    return DownloadResponse(
-        image_id=image.image_id,
-        local_path=image.local_path,
-        checksum=image.checksum or "",
-        size_bytes=image.size_bytes,
-        already_exist=True,
-        fingerprint=fingerprint,
-    )
-
-
-def _covers(judged_by: Policy, asked_for: Policy) -> bool:
-    """What STRICT has let through, DISTRO would have let through."""
-    return judged_by is asked_for or judged_by is Policy.STRICT
+    return file_response(image, fingerprint)
 
 
 def download(shop: Workshop, run: DownloadRun) -> DownloadResponse:

@@ -139,3 +139,39 @@ class RemoveResponse(msgspec.Struct, kw_only=True):
     snapshots: list[str] = []
     device_name: str = ""
     local_path: str = ""
+
+
+# --- from the request of a pipeline to those of its stages ----------------------------------------------------
+
+
+def to_download(request: ProcessRequest) -> DownloadRequest:
+    """What the first stage is asked."""
+    return DownloadRequest(
+        s3_key=request.s3_key,
+        image_id=request.image_id,
+        bucket=request.bucket,
+        location=request.location,
+        judging=request.judging,
+    )
+
+
+def to_unpack(request: ProcessRequest, downloaded: DownloadResponse) -> UnpackRequest:
+    """What the second stage is asked."""
+    return UnpackRequest(
+        image_id=downloaded.image_id,
+        local_path=downloaded.local_path,
+        checksum=downloaded.checksum,
+        entries=downloaded.entries,
+        total_bytes=downloaded.total_bytes,
+        judging=request.judging,
+    )
+
+
+def to_activate(request: ProcessRequest, unpacked: UnpackResponse) -> ActivateRequest:
+    """What the third stage is asked."""
+    return ActivateRequest(
+        image_id=unpacked.image_id,
+        device_id=unpacked.device_id,
+        device_name=unpacked.device_name,
+        snapshot_name=request.snapshot_name,
+    )

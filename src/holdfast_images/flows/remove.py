@@ -9,7 +9,8 @@ from holdfast import Flow, Run, Transaction, exponential, fixed
 from holdfast_images.catalog.rows import Snapshot
 from holdfast_images.errors import CatalogConflict, UnknownImage
 from holdfast_images.flows.messages import DeactivateRequest, DeactivateResponse, RemoveRequest, RemoveResponse
-from holdfast_images.flows.workshop import Workshop, aborting, device_of, lock_image, owner_of, unlock_image
+from holdfast_images.flows.steering import aborting, lock_image, owner_of, unlock_image
+from holdfast_images.flows.workshop import Workshop, device_of
 from holdfast_images.source.partial import remove_partials
 
 DeactivateRun = Run[DeactivateRequest, DeactivateResponse]

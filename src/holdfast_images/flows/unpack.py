@@ -32,20 +32,11 @@ from holdfast_images.errors import (
     PoolUnusable,
     TryAgain,
 )
+from holdfast_images.flows.finished import device_response, look_for_device
 from holdfast_images.flows.layout import refuse_bad_layout
 from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
-from holdfast_images.flows.workshop import (
-    WARNINGS_KEPT,
-    Workshop,
-    aborting,
-    device_of,
-    holds_image,
-    lock_image,
-    owner_of,
-    time_to_read,
-    unlock_image,
-    uuid_of,
-)
+from holdfast_images.flows.steering import aborting, holds_image, lock_image, owner_of, time_to_read, unlock_image
+from holdfast_images.flows.workshop import WARNINGS_KEPT, Workshop, device_of, uuid_of
 from holdfast_images.model import device_id_candidates, device_name
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 
@@ -83,11 +74,11 @@ def unpack_flow(shop: Workshop) -> Flow[UnpackRequest, UnpackResponse]:
 def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
     """Hand off if the device is there and holds this very content; forget it if it does not."""
     request = run.request
-    row, lost = _look(shop, run)
+    row, lost = look_for_device(shop, request)
     # What is done waits for nobody: a download that judges the image anew may have the lock for long.
     if row is None or lost:
         lock_image(shop, run, request.image_id)
-        row, lost = _look(shop, run)
+        row, lost = look_for_device(shop, request)
         if row is None:
             return
         if lost:
@@ -95,37 +86,7 @@ def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
             _forget(shop, row, device_of(row.device_id, row.device_name, _uuid(request)))
             return
         unlock_image(shop, run, request.image_id)
-    raise Handoff(
-        UnpackResponse(
-            image_id=request.image_id,
-            device_id=row.device_id,
-            device_name=row.device_name,
-            device_path=row.device_path,
-            size_bytes=row.size_bytes,
-            file_count=row.file_count,
-        )
-    )
-
-
-def _look(shop: Workshop, run: UnpackRun) -> tuple[UnpackedImage | None, str]:
-    """What the image is recorded to be unpacked to, and why that cannot be used; empty if it can."""
-    request = run.request
-    row = shop.catalog.check_image_unpacked(request.image_id)
-    if row is None:
-        return None, ""
-    device = device_of(row.device_id, row.device_name, _uuid(request))
-    return row, _what_is_lost(shop, row, device, deep=request.judging.verify)
-
-
-def _what_is_lost(shop: Workshop, row: UnpackedImage, device: Device, *, deep: bool) -> str:
-    """Why the recorded device cannot be used; empty if it can."""
-    if not row.layout_verified:
-        return f"{row.device_name} was never verified"
-    try:
-        shop.devices.verify(device, deep=deep)
-    except DeviceLost as error:
-        return str(error)
-    return ""
+    raise Handoff(device_response(row))
 
 
 def _forget(shop: Workshop, row: UnpackedImage, device: Device) -> None:

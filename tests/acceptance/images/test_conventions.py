@@ -20,6 +20,7 @@ HEAVY = {"asyncio", "concurrent.futures", "holdfast_images.app", "msgspec", "ric
 NEVER = {
     "asyncio",
     "concurrent.futures",
+    "ctypes",
     "email",
     "http.client",
     "importlib.resources",
@@ -93,8 +94,11 @@ def test_a_rerun_imports_only_what_it_needs(processed: ImageHoldfast) -> None:
     source = processed.source()
     found = modules_of(processed, "process-image", "--source", source, "--image-id", "demo", "--json")
 
-    assert "holdfast_images.flows.process" in found
+    engine = {name for name in found if name.startswith("holdfast.") and not name.startswith("holdfast.cli")}
+
+    assert "holdfast_images.flows.finished" in found
     assert found & NEVER == set()
+    assert engine == {"holdfast.errors", "holdfast.sql_files"}
 
 
 def test_the_flows_are_listed_and_drawn_without_an_app(processed: ImageHoldfast) -> None:

@@ -47,6 +47,33 @@ def test_a_finished_image_is_handed_off(holdfast: ImageHoldfast) -> None:
     assert {**first, "stages": None} == {**second, "stages": None}
 
 
+def test_a_finished_image_needs_no_job(processed: ImageHoldfast) -> None:
+    jobs = processed.json("jobs")
+    again = processed("process-image", "--source", processed.source(), "--image-id", "demo")
+    data = processed.process(processed.source(), "--image-id", "demo")
+
+    assert again.err.splitlines() == ["download: already done", "unpack: already done", "activate: already done"]
+    assert {stage["job_id"] for stage in data["stages"].values()} == {None}
+    assert processed.json("jobs") == jobs
+
+
+def test_to_read_everything_again_is_a_job(processed: ImageHoldfast) -> None:
+    data = processed.process(processed.source(), "--image-id", "demo", "--verify")
+
+    assert outcomes(data) == {"download": "handoff", "unpack": "handoff", "activate": "handoff"}
+    assert None not in {stage["job_id"] for stage in data["stages"].values()}
+
+
+@pytest.mark.parametrize("lost", ["local_path", "device_path", "snapshot_path"])
+def test_a_record_alone_is_not_believed(processed: ImageHoldfast, lost: str) -> None:
+    before = processed.process(processed.source(), "--image-id", "demo")
+    Path(before[lost]).rename(f"{before[lost]}.lost")
+    data = processed.process(processed.source(), "--image-id", "demo")
+
+    assert "completed" in outcomes(data).values()
+    assert Path(data[lost]).exists()
+
+
 def test_a_second_snapshot_is_made_of_the_same_device(processed: ImageHoldfast) -> None:
     data = processed.process(processed.source(), "--image-id", "demo", "--snapshot", "vm-2")
 

@@ -15,7 +15,7 @@ from holdfast_images.app import Images
 from holdfast_images.archive.entry import Policy
 from holdfast_images.cli.failing import error_of
 from holdfast_images.errors import ImageRefused, NoSpace, ObjectNotFound, Permanent, SourceUnavailable
-from holdfast_images.flows.workshop import reason_of
+from holdfast_images.flows.steering import reason_of
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast import Engine
 from holdfast.sql_files import Migration, load_migrations, load_statements
 from holdfast_images.catalog.migrating import pending
 from holdfast_images.catalog.pool import Pool
@@ -93,6 +92,8 @@ class SqliteDatabase:
         except ImageError:
             made = False  # the engine says what is wrong with it
         if not made:
+            from holdfast import Engine  # noqa: PLC0415 - it is mostly there
+
             Engine.open(self.path).close()
 
     def _connect(self) -> sqlite3.Connection:
