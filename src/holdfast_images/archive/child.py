@@ -6,10 +6,10 @@ Started by `running`, never by hand. Standard output is a pipe to the parent, on
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import select
 import signal
-import sys
 import time
 
 import msgspec
@@ -64,7 +64,10 @@ def _encode(line: Line) -> bytes:
 
 
 def main(argument: str) -> None:
-    """Do the job, tell how it ended, and exit with 0 if there was anything to tell."""
+    """Do the job, and tell how it ended."""
+    # What is imported by now stays; it need not be looked through again and again.
+    gc.freeze()
+    gc.enable()
     job = msgspec.json.decode(argument, type=Job)
     _die_with(job.parent)
     if job.alarm is not None:
@@ -150,7 +153,3 @@ def _own(target: int) -> None:
             f"the target is not empty: it has {min(rest)!r}",
             hint="what an interrupted extraction has left is never completed: make the device anew",
         )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from urllib.parse import unquote_to_bytes
+import re
 
 import msgspec
 
@@ -24,6 +24,7 @@ _LEFT_OUT = (b"SCHILY.acl.", b"RHT.security.selinux", b"MSWINDOWS.")
 """Access control in other words: left out, and told."""
 _REDEFINING = (b"SCHILY.", b"GNU.", b"SUN.")
 """Other keywords of these vendors give some readers another size, type or device number."""
+_ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _TENTHS = [10 ** (9 - digits) for digits in range(10)]
 """Nanoseconds in one unit of the last of so many decimal places."""
 _SHORT = 300
@@ -171,7 +172,7 @@ def _add_xattr(xattrs: dict[bytes, bytes], keyword: bytes, value: bytes) -> None
     if keyword.startswith(b"SCHILY."):
         name = keyword[13:]
     else:
-        name = unquote_to_bytes(keyword[17:])
+        name = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), keyword[17:])
         try:
             value = base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
         except binascii.Error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
 from holdfast.cli import main as engine
@@ -57,6 +56,4 @@ EXTENSION = Extension(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    # What is imported stays: looking for garbage in it, hundreds of times, is a tenth of the time a command takes.
-    gc.set_threshold(50_000)
     return engine.main(arguments, extension=EXTENSION)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_images.archive import compression, flushing, inflating, tree
+from holdfast_images.archive import compression, flushing, inflating, running, tree
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.extract import extract
 from holdfast_images.archive.images import inspect
@@ -166,3 +168,22 @@ def test_the_flusher_keeps_no_failure_from_the_sync_at_the_end(tmp_path: Path, m
 
         assert os.path.samestat(os.fstat(place), os.stat(tmp_path))
     assert not shared
+
+
+# --- the start of a child -------------------------------------------------------------------------------------
+
+
+NEVER_IN_A_CHILD = set(
+    "ast click importlib.util inspect logging runpy site socket sqlite3 ssl subprocess tempfile urllib".split()
+)
+MOST_MODULES_OF_A_CHILD = 160
+
+
+def test_a_child_imports_only_what_it_needs() -> None:
+    told = running.START.replace("main(sys.argv[1])", "print(*sys.modules, flush=True)")
+    command = [sys.executable, "-I", "-S", "-c", told, "no job", *running.import_paths()]
+    found = set(subprocess.run(command, env={}, capture_output=True, text=True, check=True).stdout.split())
+
+    assert "holdfast_images.archive.child" in found
+    assert found & NEVER_IN_A_CHILD == set()
+    assert len(found) <= MOST_MODULES_OF_A_CHILD
