@@ -17,6 +17,8 @@ from holdfast.errors import HoldfastError
 COMPLETION = "_HOLDFAST_COMPLETE"
 """Set by the shell when it wants to know what could come next; see `click` on shell completion."""
 
+MOST_HELP_WIDTH, LEAST_HELP_WIDTH = 80, 50
+
 _ENTRIES = {
     "worker": Entry("holdfast.cli.worker", "worker", "Run jobs until stopped."),
     "submit": Entry("holdfast.cli.submit", "submit", "Add a job."),
@@ -82,10 +84,23 @@ def _run(command: click.Group, words: list[str], settings: Settings) -> int:
         command.main(args=words, prog_name="holdfast", complete_var=COMPLETION)
     # Not by click's main(), which makes a broken pipe look like any failure.
     try:
-        with command.make_context("holdfast", words, obj=settings) as context:
+        with command.make_context("holdfast", words, obj=settings, terminal_width=_help_width()) as context:
             return int(command.invoke(context) or ExitCode.OK)
     except click.exceptions.Exit as end:
         return end.exit_code
+
+
+def _help_width() -> int:
+    """What click would choose. It asks shutil, which brings every kind of compression along."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        width = int(columns)
+    else:
+        try:
+            width = os.get_terminal_size(sys.stdout.fileno()).columns or MOST_HELP_WIDTH
+        except (AttributeError, OSError, ValueError):
+            width = MOST_HELP_WIDTH
+    return max(min(width, MOST_HELP_WIDTH) - 2, LEAST_HELP_WIDTH)
 
 
 def _told(error: BaseException, codes: Codes, *, as_json: bool) -> ExitCode:

@@ -19,6 +19,7 @@ from holdfast_images.errors import ImageError
 from holdfast_images.flows.finished import Finished, find_finished
 from holdfast_images.flows.messages import ProcessRequest
 from holdfast_images.opening import opened_workshop
+from holdfast_images.settings import Backend
 from holdfast_images.settings import Settings as ImageSettings
 
 
@@ -114,7 +115,8 @@ def _found(settings: Settings, own: ImageSettings, request: ProcessRequest) -> F
     place = settings.place
     if not is_postgres(place) and not database_path(place).exists():
         return None
-    configure_log(settings)
+    if is_postgres(place) or own.backend is not Backend.DIRECTORY:
+        configure_log(settings)  # files and directories are looked at without a word
     try:
         with opened_workshop(place, own) as shop:
             return find_finished(shop, request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -29,6 +28,8 @@ def settings_of(settings: CommandSettings, **flags: Any) -> Settings:
 
 def configure_log(settings: CommandSettings) -> None:
     """What steps say goes to stderr: as log lines if they are asked for, else the warnings in plain words."""
+    import logging  # noqa: PLC0415 - a finished image is found without a word
+
     if settings.json and settings.verbosity <= 0:
         logging.disable(logging.ERROR)
     elif settings.verbosity > 0 or settings.log_format == "json":
