@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast import Engine, Flow
 from holdfast_images.asking import Source, request_of
-from holdfast_images.flows.messages import ProcessRequest
-from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
+from holdfast_images.flows.messages import PROCESS, ProcessRequest, key_of
+from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Workshop
 from holdfast_images.opening import opened_workshop
 from holdfast_images.settings import Settings
@@ -56,7 +56,7 @@ class Images:
 
     def submit(self, request: ProcessRequest) -> str:
         """Have an image processed; an equal request that is not finished yet is the same job."""
-        return self.engine.submit(self.flow("process-image"), request, key=key_of(request))
+        return self.engine.submit(self.flow(PROCESS), request, key=key_of(request))
 
     def set_queue_limits(self) -> None:
         """Give the queues their limits, where nobody has."""

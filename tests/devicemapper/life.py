@@ -20,8 +20,8 @@ from holdfast.testing import VirtualClock, run_until_idle
 from holdfast_images.devices import crash_points as device_points
 from holdfast_images.devices import registry
 from holdfast_images.devices.pool_checking import check_metadata
-from holdfast_images.flows.messages import RemoveRequest
-from holdfast_images.flows.process import all_flows, key_of
+from holdfast_images.flows.messages import RemoveRequest, key_of
+from holdfast_images.flows.process import all_flows
 from tests.devicemapper.pools import open_devices
 from tests.devicemapper.shop import IMAGE_ID, faults, mount_state, request_for, seen, workshop
 

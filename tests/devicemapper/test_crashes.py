@@ -11,7 +11,8 @@ import pytest
 from holdfast import Engine, Flow
 from holdfast.testing import CrashExplorer, Scenario
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.flows.process import all_flows, key_of
+from holdfast_images.flows.messages import key_of
+from holdfast_images.flows.process import all_flows
 from holdfast_images.flows.workshop import Workshop
 from tests.devicemapper.pools import open_devices, remove_everything
 from tests.devicemapper.shop import faults, image_of, request_for, seen, workshop

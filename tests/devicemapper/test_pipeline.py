@@ -14,8 +14,8 @@ from holdfast.core.records import JobResult
 from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import DeviceMapper
-from holdfast_images.flows.messages import DeactivateRequest, RemoveRequest
-from holdfast_images.flows.process import all_flows, key_of
+from holdfast_images.flows.messages import DeactivateRequest, RemoveRequest, key_of
+from holdfast_images.flows.process import all_flows
 from holdfast_images.flows.workshop import Workshop
 from tests.devicemapper.conftest import Process
 from tests.devicemapper.pools import STATE, change_pool, remove_everything

@@ -50,6 +50,11 @@ class Catalog(ImageTables, DeviceTables, LockTables):
         with self._reading() as session:
             session.run("list_image_locks")
 
+    def has_unfinished_job(self, flow: str, key: str) -> bool:
+        """Has the engine a job of this flow and key that has not ended?"""
+        with self._reading() as session:
+            return bool(session.run("unfinished_job", flow=flow, key=key))
+
     def violations(self) -> list[Violation]:
         """Every row that breaks one of the four rules between downloads, devices and snapshots, in one look."""
         with self._reading() as session:

@@ -16,8 +16,8 @@ from functools import partial
 from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
 from holdfast_images.devices.protocol import Device, Health
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
-from holdfast_images.flows.finished import found_device, look_for_snapshot, snapshot_name_of, snapshot_response
-from holdfast_images.flows.messages import ActivateRequest, ActivateResponse
+from holdfast_images.flows.finished import found_device, look_for_snapshot, snapshot_response
+from holdfast_images.flows.messages import ActivateRequest, ActivateResponse, snapshot_name_of
 from holdfast_images.flows.steering import aborting, locked_in, wait_for_image
 from holdfast_images.flows.workshop import Workshop, device_of
 from holdfast_images.model import snapshot_id_candidates

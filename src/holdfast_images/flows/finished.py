@@ -12,6 +12,7 @@ from holdfast_images.catalog.rows import Image, Snapshot, UnpackedImage, Verific
 from holdfast_images.devices.protocol import Device, Found
 from holdfast_images.errors import CatalogConflict, DeviceLost, ImageError
 from holdfast_images.flows.messages import (
+    PROCESS,
     ActivateRequest,
     ActivateResponse,
     DownloadRequest,
@@ -20,12 +21,14 @@ from holdfast_images.flows.messages import (
     ProcessRequest,
     UnpackRequest,
     UnpackResponse,
+    key_of,
+    snapshot_name_of,
     to_activate,
     to_download,
     to_unpack,
 )
 from holdfast_images.flows.workshop import Workshop, device_of, uuid_of
-from holdfast_images.model import Fingerprint, default_snapshot_name
+from holdfast_images.model import Fingerprint
 from holdfast_images.source.hashing import fingerprint_of
 from holdfast_images.source.locations import full_name
 
@@ -39,10 +42,15 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 def find_finished(shop: Workshop, request: ProcessRequest) -> Finished | None:
-    """What is there, if all of it is there and as it should be; None if anything is left to do, to read or to tell."""
+    """What is there, if all of it is there and as it should be; None if anything is left to do, to read or to tell.
+
+    A job that was asked the same and has not ended, be it only that nobody has noted its end, is left to do.
+    """
     if request.judging.verify:
         return None
     try:
+        if shop.catalog.has_unfinished_job(shop.flow_name(PROCESS), key_of(request)):
+            return None
         downloaded = _find_file(shop, to_download(request))
         unpacked = downloaded and _find_device(shop, to_unpack(request, downloaded))
         activated = unpacked and _find_snapshot(shop, to_activate(request, unpacked))
@@ -164,11 +172,6 @@ def _what_is_lost(shop: Workshop, device: Device, *, deep: bool = False) -> str:
 
 
 # --- the snapshot ---------------------------------------------------------------------------------------------
-
-
-def snapshot_name_of(request: ActivateRequest | ProcessRequest) -> str:
-    """The name asked for, or the one that follows from the image's."""
-    return request.snapshot_name or default_snapshot_name(request.image_id)
 
 
 def look_for_snapshot(shop: Workshop, request: ActivateRequest) -> tuple[Snapshot | None, str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from holdfast_images.archive.entry import Finding, Policy
-from holdfast_images.model import Fingerprint
+from holdfast_images.model import Fingerprint, default_snapshot_name
 from holdfast_images.source.locations import Location
+
+PROCESS = "process-image"
+"""The flow that is asked with a ProcessRequest."""
 
 
 class Judging(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,3 +180,26 @@ def to_activate(request: ProcessRequest, unpacked: UnpackResponse) -> ActivateRe
         device_name=unpacked.device_name,
         snapshot_name=request.snapshot_name,
     )
+
+
+# --- which requests are one -----------------------------------------------------------------------------------
+
+
+def snapshot_name_of(request: ActivateRequest | ProcessRequest) -> str:
+    """The name asked for, or the one that follows from the image's."""
+    return request.snapshot_name or default_snapshot_name(request.image_id)
+
+
+def key_of(request: ProcessRequest) -> str:
+    """Equal requests are one job while it is unfinished; one that asks for stricter rules is another."""
+    return f"{request.image_id}/{snapshot_name_of(request)}/{_mark(request.judging)}"
+
+
+def key_of_stage(request: ProcessRequest, stage: str) -> str:
+    """The same for a stage: a snapshot is one by its name, whatever rules its image was taken by."""
+    part = snapshot_name_of(request) if stage == "activate" else _mark(request.judging)
+    return f"{request.image_id}/{part}"
+
+
+def _mark(judging: Judging) -> str:
+    return hashlib.sha256(msgspec.json.encode(judging)).hexdigest()[:12]

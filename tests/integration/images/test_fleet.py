@@ -11,8 +11,8 @@ import pytest
 from holdfast import Engine, JobState
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.devices.directory import DirectoryDevices
-from holdfast_images.flows.messages import RemoveRequest
-from holdfast_images.flows.process import all_flows, key_of
+from holdfast_images.flows.messages import RemoveRequest, key_of
+from holdfast_images.flows.process import all_flows
 from holdfast_images.flows.workshop import Workshop
 from tests.support.backends import PostgresBackend
 from tests.support.images.small_image import IMAGE_ID, request_for, small_image

@@ -20,8 +20,8 @@ from holdfast_images.catalog.rows import DownloadStatus, Image, UnpackedImage
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
 from holdfast_images.errors import ImageRefused
-from holdfast_images.flows.messages import ActivateRequest, DeactivateRequest, RemoveRequest
-from holdfast_images.flows.process import QUEUE_LIMITS, all_flows, key_of
+from holdfast_images.flows.messages import ActivateRequest, DeactivateRequest, RemoveRequest, key_of
+from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Timeouts, Workshop
 from tests.integration.images.conftest import Process
 from tests.support.images.archives import member, symlink

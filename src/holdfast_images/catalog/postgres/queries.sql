@@ -332,3 +332,7 @@ DELETE FROM {schema}.device_reservations WHERE host = :host AND image_id = :imag
 -- name: list_reservations
 -- For gc: what is reserved, recorded nowhere and worked on by nobody is a leftover.
 SELECT * FROM {schema}.device_reservations WHERE host = :host ORDER BY device_id;
+
+-- name: unfinished_job
+-- In the engine's own table, which others may read by name: who would answer for a job must know whether it still runs.
+SELECT job_id FROM {schema}.jobs WHERE flow = :flow AND key = :key AND state IN ('pending', 'running');

@@ -327,3 +327,7 @@ DELETE FROM device_reservations WHERE image_id = :image_id;
 -- name: list_reservations
 -- For gc: what is reserved, recorded nowhere and worked on by nobody is a leftover.
 SELECT * FROM device_reservations ORDER BY device_id;
+
+-- name: unfinished_job
+-- In the engine's own table, which others may read by name: who would answer for a job must know whether it still runs.
+SELECT job_id FROM jobs WHERE flow = :flow AND key = :key AND state IN ('pending', 'running');
