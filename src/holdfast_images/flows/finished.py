@@ -54,8 +54,8 @@ def find_finished(shop: Workshop, request: ProcessRequest) -> Finished | None:
         downloaded = _find_file(shop, to_download(request))
         unpacked = downloaded and _find_device(shop, to_unpack(request, downloaded))
         activated = unpacked and _find_snapshot(shop, to_activate(request, unpacked))
-    except (ImageError, OSError):
-        return None  # a job finds the same, and tells it
+    except (ImageError, OSError, ValueError, msgspec.MsgspecError):
+        return None  # a job finds the same, rows that cannot be understood included, and tells it
     return Finished(downloaded, unpacked, activated) if downloaded and unpacked and activated else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import Engine, Flow
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.catalog.rows import ActivationStatus, DownloadStatus
 from holdfast_images.errors import CatalogConflict, CatalogUnavailable, ImageBusy, ImageError, ImageRefused, NoSpace
@@ -463,6 +464,17 @@ def test_recorded_ids_are_taken_though_they_were_never_reserved(catalog: Catalog
 
 
 # --- the whole ---
+
+
+def test_a_job_of_the_engine_is_known_until_it_has_ended(catalog: Catalog, place: CatalogPlace) -> None:
+    flow = Flow("work", request=dict, response=dict).start("only", lambda run: {})
+    with Engine.open(place.url, flows=[flow]) as engine:
+        job_id = engine.submit(flow, {}, key="one")
+        before = [catalog.has_unfinished_job(*asked) for asked in (("work", "one"), ("work", "two"), ("play", "one"))]
+        engine.cancel(job_id, reason="enough")
+
+        assert before == [True, False, False]
+        assert not catalog.has_unfinished_job("work", "one")
 
 
 def test_a_closed_catalog_does_not_answer(place: CatalogPlace) -> None:
