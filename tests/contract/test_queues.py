@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
+
 import pytest
 
 from holdfast.core.ending import EndCode
@@ -9,7 +13,7 @@ from holdfast.core.records import QueueRecord
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, QueueNotFoundError
 from holdfast.store.messages import Write
-from tests.support.backends import Backend
+from tests.support.backends import Backend, Shell, on_postgres
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish, give_back
 
 
@@ -20,6 +24,15 @@ def queue(bench: Bench, name: str = "q") -> QueueRecord:
 
 def limit(bench: Bench, max_running: int | None, *, actor: str | None = None) -> None:
     bench.store.set_queue("q", max_running=max_running, actor=actor)
+
+
+@contextmanager
+def locked_by_a_shell(backend: Backend, name: str) -> Iterator[Shell]:
+    """Somebody looks at the row of a queue FOR UPDATE, and leaves the prompt open."""
+    with backend.shell() as shell:
+        shell.execute("BEGIN")
+        shell.execute(f"SELECT * FROM queues WHERE name = '{name}' FOR UPDATE")
+        yield shell
 
 
 # --- limits ------------------------------------------------------------------------------------------------
@@ -98,6 +111,33 @@ def test_a_queue_of_one_flow_does_not_hold_up_another_flow_in_the_same_queue(ben
     mine = bench.submit(queue="q")
 
     assert [claim.job.job_id for claim in bench.claim(limit=5)] == [mine]
+
+
+@on_postgres
+def test_a_shell_that_holds_a_queue_does_not_hold_up_the_others(bench: Bench, backend: Backend) -> None:
+    limit(bench, 5)
+    bench.store.set_queue("r", max_running=5, actor=None)
+    held, limited, unlimited = (bench.submit(queue=name) for name in ("q", "r", ""))
+    with locked_by_a_shell(backend, "q"):
+        claimed = {claim.job.job_id for claim in bench.claim()}
+        found_later = bench.claim()
+
+    assert claimed == {limited, unlimited}
+    assert found_later == []
+    assert bench.take().job.job_id == held
+
+
+@on_postgres
+def test_a_claim_waits_a_moment_for_one_who_counts_the_same_queue(bench: Bench, backend: Backend) -> None:
+    limit(bench, 5)
+    job_id = bench.submit(queue="q")
+    with locked_by_a_shell(backend, "q") as shell:
+        counted = Timer(0.04, lambda: shell.execute("ROLLBACK"))
+        counted.start()
+        claims = bench.claim()
+        counted.join()
+
+    assert [claim.job.job_id for claim in claims] == [job_id]
 
 
 def test_a_limit_of_nothing_stops_the_queue(bench: Bench) -> None:

@@ -114,10 +114,9 @@ class Session:
         if "lock_jobs" in self._sql:
             self.run("lock_jobs", batch=to_json(sorted(set(job_ids))))
 
-    def lock_queues(self) -> None:
-        """Count the free slots of limited queues alone, where others could count at the same time."""
-        if "lock_queues" in self._sql:
-            self.run("lock_queues")
+    def lock_queues(self) -> Rows | None:
+        """The limited queues whose free slots nobody else counts until the end; None where nobody could anyway."""
+        return self.run("lock_queues") if "lock_queues" in self._sql else None
 
     def is_open(self) -> bool:
         """Is the transaction still there? A statement of the user's may have ended it."""

@@ -515,5 +515,7 @@ SELECT job_id FROM jobs WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_te
 ORDER BY job_id FOR NO KEY UPDATE;
 
 -- name: lock_queues
--- Slots of a limited queue are counted by one worker at a time, after the one before has committed its claims.
-SELECT name FROM queues WHERE max_running IS NOT NULL AND paused_at IS NULL ORDER BY name FOR NO KEY UPDATE;
+-- Slots of a limited queue are counted by one worker at a time, after the one before has committed its claims. A row
+-- that somebody else holds, be it a forgotten shell, keeps nobody from the other queues.
+SELECT name FROM queues WHERE max_running IS NOT NULL AND paused_at IS NULL ORDER BY name
+FOR NO KEY UPDATE SKIP LOCKED;

@@ -47,6 +47,7 @@ CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 DEFAULT_SCHEMA = "holdfast"
 RACES = 10
+QUEUE_PAUSES = (0.005, 0.02, 0.05, 0.1)
 SECRET_OPTIONS = ("password", "sslpassword")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -177,8 +178,17 @@ class PostgresStore(SqlStore):
             found = self._claimed_unanswered(worker_id)
             if found:
                 return found
-        if limit < 1 or not self._has_ready():
-            return []
+        for pause in QUEUE_PAUSES:
+            if limit < 1 or not self._has_ready():
+                break
+            try:
+                return self._claim(worker_id, flows, limit, lease_ms)
+            except claiming.QueuesBusy:
+                # Another worker is done with counting in no time. For a shell that forgot its lock nobody waits long.
+                time.sleep(pause)
+        return []
+
+    def _claim(self, worker_id: str, flows: Mapping[str, str], limit: int, lease_ms: int) -> list[Claim]:
         claims: list[Claim] = []
         try:
             with self.writing("claim") as session:

@@ -17,8 +17,12 @@ from holdfast.store.verbs.settling import end_execution, release_after_success
 RECOVERY_BATCH = 500
 
 
+class QueuesBusy(Exception):
+    """The only jobs that could be chosen are in limited queues whose slots somebody else is counting just now."""
+
+
 def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: int, lease_ms: int) -> list[Claim]:
-    """Lease the best ready jobs within the limits of their queues."""
+    """Lease the best ready jobs within the limits of their queues. QueuesBusy: there may be some in a moment."""
     session.run("promote_due", now=session.now)
     chosen = _choose(session, flows, limit)
     if not chosen:
@@ -45,12 +49,20 @@ def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: 
 def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[str]:
     names = to_json(list(flows))
     ready: list[tuple[int, str]] = []
-    session.lock_queues()
-    for queue, free in session.run("open_queues").fetchall():
+    busy = []
+    locked = session.lock_queues()
+    queues = session.run("open_queues").fetchall()
+    ours = None if locked is None else {name for (name,) in locked}
+    for queue, free in queues:
+        if free is not None and ours is not None and queue not in ours:
+            busy.append(queue)
+            continue
         slots = limit if free is None else min(limit, free)
         if slots > 0:
             rows = session.run("ready_jobs", queue=queue, flows=names, limit=slots)
             ready.extend((-priority, job_id) for job_id, priority in rows)
+    if not ready and any(session.first("ready_jobs", queue=queue, flows=names, limit=1) for queue in busy):
+        raise QueuesBusy
     ready.sort()
     return [job_id for _, job_id in ready[:limit]]
 
