@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from holdfast.core.states import (
@@ -34,13 +35,15 @@ def refused(shell: Shell, statement: str) -> str:
     return str(caught.value)
 
 
-def lease(
-    claim: Claim, *, status: str = "leased", attempt: int = 2, exec_id: str = "stray", disposition: str = "NULL"
-) -> str:
+def lease(claim: Claim, *, status: str = "leased", attempt: int = 2, disposition: str = "NULL") -> str:
+    return lease_of(claim.job.job_id, status=status, attempt=attempt, disposition=disposition)
+
+
+def lease_of(job_id: str, *, attempt: int, status: str = "leased", disposition: str = "NULL") -> str:
     return (
         "INSERT INTO executions (exec_id, job_id, attempt, queue, status, disposition, lease_owner, lease_expires_at,"
-        " progressed_at, started_at) VALUES"
-        f" ('{exec_id}', '{claim.job.job_id}', {attempt}, '', '{status}', {disposition}, 'me', 9e12, 1, 1)"
+        f" progressed_at, started_at) VALUES ('stray', '{job_id}', {attempt}, '', '{status}', {disposition}, 'me',"
+        " 9e12, 1, 1)"
     )
 
 
@@ -460,6 +463,90 @@ def test_an_ended_job_cannot_be_declared_pruned_under_a_false_head(bench: Bench,
     refused(shell, f"INSERT INTO pruned VALUES ('{job_id}', 'demo', 'succeeded', 1, 5, 'made up', 1, 'me')")
 
     assert bench.store.pruned_heads() == {}
+
+
+# --- what belongs to a job ---------------------------------------------------------------------------------
+
+
+STRAYS = {
+    "an execution": lease_of("nobody", attempt=1),
+    "a step": "INSERT INTO steps SELECT 'nobody', position, step, exec_id, 1, 1, 1, '{}' FROM steps",
+    "one step of two": "INSERT INTO steps SELECT CASE n WHEN 0 THEN job_id ELSE 'nobody' END, 7 + n, step, exec_id, 1,"
+    " 1, 1, '{}' FROM steps, generate_series(0, 1) AS n",
+    "a request": "INSERT INTO requests VALUES ('nobody', '{}')",
+}
+
+
+@on_postgres
+@pytest.mark.parametrize("statement", STRAYS.values(), ids=STRAYS)
+def test_nothing_belongs_to_a_job_that_is_not_there(bench: Bench, shell: Shell, statement: str) -> None:
+    claim = bench.running()
+    bench.apply(finish_step(claim))
+    before = everything(bench, claim.job.job_id)
+
+    refused(shell, statement)
+
+    assert everything(bench, claim.job.job_id) == before
+    bench.assert_sound()
+
+
+def declare_pruned(shell: Shell) -> None:
+    shell.execute(
+        "INSERT INTO pruned SELECT job_id, flow, state, 1, seq, hash, 1, 'me' FROM jobs JOIN journal USING (job_id)"
+        " ORDER BY seq DESC LIMIT 1"
+    )
+
+
+@on_postgres
+@pytest.mark.parametrize("left", ["requests", "executions", "steps"])
+def test_a_job_goes_after_what_belongs_to_it(bench: Bench, shell: Shell, left: str) -> None:
+    job_id = bench.succeeded()
+    declare_pruned(shell)
+    for table in {"requests", "executions", "steps"} - {left}:
+        shell.execute(f"DELETE FROM {table}")
+
+    refused(shell, "DELETE FROM jobs")
+
+    assert bench.state(job_id) is JobState.SUCCEEDED
+
+
+@on_postgres
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_job_is_not_removed_by_one_who_could_not_see_what_was_added_to_it(
+    bench: Bench, shell: Shell, level: str
+) -> None:
+    job_id = bench.succeeded()
+    declare_pruned(shell)
+    for table in ("requests", "steps", "executions"):
+        shell.execute(f"DELETE FROM {table}")
+    shell.execute(f"BEGIN ISOLATION LEVEL {level}")
+
+    refused(shell, "DELETE FROM jobs")
+
+    shell.execute("ROLLBACK")
+    assert bench.state(job_id) is JobState.SUCCEEDED
+
+
+@on_postgres
+def test_a_step_keeps_its_job_from_being_removed_until_it_is_there(
+    bench: Bench, backend: Backend, shell: Shell
+) -> None:
+    """As a foreign key does: whoever removes the job meanwhile waits, and then finds the step."""
+    job_id = bench.ended()
+    with backend.shell() as remover:
+        declare_pruned(remover)
+        for table in ("requests", "executions"):
+            remover.execute(f"DELETE FROM {table}")
+        remover.execute("SET lock_timeout = '50ms'")
+        shell.execute("BEGIN")
+        shell.execute(f"INSERT INTO steps VALUES ('{job_id}', 0, 'one', 'e', 1, 1, 1, '{{}}')")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            remover.execute("DELETE FROM jobs")
+        shell.execute("COMMIT")
+
+        refused(remover, "DELETE FROM jobs")
+
+    assert bench.state(job_id) is JobState.FAILED
 
 
 # --- REPLACE deletes without firing triggers ---------------------------------------------------------------
