@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.states import JobState
 from holdfast.errors import (
     BadInput,
     SettingsError,
@@ -23,13 +22,9 @@ from holdfast.errors import (
     StoreTooNew,
     StoreUnsafe,
 )
-from holdfast.guard.check import check, check_quickly
-from holdfast.sql_files import load_migrations
 from holdfast.store.opening import open_store
 from holdfast.store.sqlite import place
-from tests.support.bench import Bench, SettableClock, commit, finish, finish_step
-
-SQLITE = "holdfast.store.sqlite"
+from tests.support.bench import Bench, SettableClock
 
 is_root = os.geteuid() == 0
 
@@ -355,28 +350,6 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_was(tmp_path: P
     assert "9999" in str(caught.value)
     assert caught.value.hint
     assert digest(tmp_path) == before
-
-
-@pytest.mark.parametrize("version", range(1, len(load_migrations(SQLITE))))
-def test_a_database_of_an_older_version_is_migrated_and_goes_on(
-    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr("holdfast.store.sqlite.store.load_migrations", lambda package: load_migrations(package)[:version])
-        with closing(open_store(tmp_path)) as store:
-            bench = Bench(store, SettableClock())
-            ended = {bench.succeeded(): JobState.SUCCEEDED, bench.ended(): JobState.FAILED}
-            claim = bench.running()
-            bench.apply(finish_step(claim))
-    with closing(open_store(tmp_path)) as store:
-        bench = Bench(store, SettableClock())
-        bench.apply(commit(claim, position=1))
-        bench.apply(finish(claim))
-        findings = [*check_quickly(store), *check(store, deep=True)]
-        states = {job_id: store.job(job_id).state for job_id in [*ended, claim.job.job_id]}
-
-    assert findings == []
-    assert states == {**ended, claim.job.job_id: JobState.SUCCEEDED}
 
 
 def test_a_refused_open_leaves_no_file_open(tmp_path: Path) -> None:
