@@ -356,7 +356,7 @@ def test_a_claim_whose_answer_was_lost_is_found_by_the_next_one(backend: Postgre
     assert len({claim.exec_id for claim in claims}) == len(claims)
 
 
-@pytest.mark.parametrize("then", ["returns", "writes"])
+@pytest.mark.parametrize("then", ["returns", "writes", "raises"])
 def test_a_commit_step_that_keeps_the_server_waiting_has_failed(
     backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
@@ -368,6 +368,8 @@ def test_a_commit_step_that_keeps_the_server_waiting_has_failed(
         time.sleep(0.6)
         if then == "writes":
             record(run, tx)
+        if then == "raises":
+            raise ValueError("no")
 
     slow = Flow("slow", request=Work, response=Done).commit("dawdle", dawdle, retry=fixed(1))
     quick = Flow("quick", request=Work, response=Done).commit("record", record, retry=fixed(1))

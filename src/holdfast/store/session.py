@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -126,6 +127,10 @@ class Session:
         """Does this error of an effect mean that the connection is gone, though it may not show yet?"""
         return False
 
+    def running_effects(self) -> AbstractContextManager[None]:
+        """Inside, the user's code runs and may use the transaction."""
+        return nullcontext()
+
     def begin_effect(self) -> None:
         """What the user's code writes from here on can be taken back on its own."""
         self.connection.execute("SAVEPOINT effect")
@@ -160,6 +165,13 @@ class Session:
             entry = msgspec.structs.replace(entry, reason=without_nul(entry.reason))
         self._entries.append(entry)
 
+    def expect_journal(self, job_ids: Iterable[str]) -> None:
+        """These jobs, which nobody else can change meanwhile, are going to be journaled; for who can ask ahead."""
+
+    def journal_heads(self, job_ids: Sequence[str]) -> Iterable[tuple[str, int, str]]:
+        """The last entry of each job that has one: job, number, hash."""
+        return self.run("journal_heads", batch=to_json(job_ids))
+
     def journal_mark(self) -> int:
         """Where the journal of this transaction stands, for drop_journal_after."""
         return len(self._entries)
@@ -177,7 +189,7 @@ class Session:
         # Before the entry that a job begins with there is none.
         new = {entry.job_id for entry in self._entries if entry.job_from is None}
         jobs = list({entry.job_id for entry in self._entries} - new)
-        rows_of_heads = self.run("journal_heads", batch=to_json(jobs)) if jobs else ()
+        rows_of_heads = self.journal_heads(jobs) if jobs else ()
         heads: dict[str, tuple[int, str]] = {job_id: (seq, head) for job_id, seq, head in rows_of_heads}
         rows = []
         plain: Callable[[Any, Any], Any] = _PLAIN.get

@@ -86,6 +86,7 @@ class SqlStore(ABC):
     ) -> list[Exception | None]:
         with self.writing("write." + "+".join(sorted({type(one).__name__ for one in batch}))) as session:
             session.lock_jobs(writing.jobs_of(batch))
+            session.expect_journal(one.job_id for one in batch if not isinstance(one, writing.NOT_JOURNALED))
             answers = writing.write(session, batch, worker_id=worker_id)
             if due := renew():
                 claiming.renew(session, due, worker_id=worker_id, expires=self.now() + lease_ms)

@@ -94,10 +94,10 @@ ORDER BY priority DESC, job_id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: insert_executions
 -- [job_id, exec_id]: one new lease each. It is told of an interruption, also of one that the execution before was told
--- of and gave the job back without having finished a step.
+-- of and gave the job back without having finished a step. Before the first there was none.
 INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at,
     interrupted)
-SELECT w.value->>1, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now, coalesce((
+SELECT w.value->>1, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now, j.attempt > 0 AND coalesce((
     SELECT p.code = ANY (ARRAY(SELECT jsonb_array_elements_text(:interrupting::jsonb)))
         OR p.interrupted AND p.code = ANY (ARRAY(SELECT jsonb_array_elements_text(:carrying::jsonb)))
             AND (SELECT s.job_id FROM steps AS s WHERE s.job_id = p.job_id AND s.exec_id = p.exec_id LIMIT 1) IS NULL
@@ -115,17 +115,19 @@ WHERE exec_id = ANY (ARRAY(SELECT w.value->>1 FROM jsonb_array_elements(:batch::
         = ANY (ARRAY(SELECT jsonb_array_elements_text(:fingerprints::jsonb)));
 
 -- name: claimed
--- All that a worker needs to go on with its new leases, in the order they were chosen.
+-- All that a worker needs to go on with its new leases, in the order they were chosen. A first attempt finds no steps.
 SELECT e.exec_id, e.attempt, e.status, e.interrupted, r.request, s.position, s.response, p.code, p.position, p.tries, j.*
 FROM jsonb_array_elements(:batch::jsonb) WITH ORDINALITY AS w (value, key)
 CROSS JOIN LATERAL (SELECT * FROM executions AS l WHERE l.exec_id = w.value->>1 LIMIT 1) AS e
 CROSS JOIN LATERAL (SELECT * FROM jobs AS l WHERE l.job_id = e.job_id LIMIT 1) AS j
 CROSS JOIN LATERAL (SELECT l.request FROM requests AS l WHERE l.job_id = e.job_id LIMIT 1) AS r
 LEFT JOIN LATERAL (
-    SELECT l.position, l.response FROM steps AS l WHERE l.job_id = e.job_id ORDER BY l.position DESC LIMIT 1
+    SELECT l.position, l.response FROM steps AS l WHERE e.attempt > 1 AND l.job_id = e.job_id
+    ORDER BY l.position DESC LIMIT 1
 ) AS s ON true
 LEFT JOIN LATERAL (
-    SELECT l.code, l.position, l.tries FROM executions AS l WHERE l.job_id = e.job_id AND l.attempt = e.attempt - 1 LIMIT 1
+    SELECT l.code, l.position, l.tries FROM executions AS l
+    WHERE e.attempt > 1 AND l.job_id = e.job_id AND l.attempt = e.attempt - 1 LIMIT 1
 ) AS p ON true
 ORDER BY w.key;
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.errors import BadInput
 from holdfast.sql_files import load_statements
-from holdfast.store.session import Rows, Session
+from holdfast.store.session import Rows, Session, to_json
 
 PACKAGE = "holdfast.store.postgres"
 KEY_RACES = 10
@@ -31,11 +31,17 @@ GOODBYE = (
     psycopg.InterfaceError,
 )
 
-# A plan is kept for the life of a connection, also when the tables have grown a thousandfold since: the statements of
-# the engine look rows up by index from the first one on. (Without jit, because a kind of plan that is switched off and
-# taken all the same, for want of another, counts as costly enough to be compiled.)
-PLANNING = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
-PLAN_BY_INDEX = "; ".join(f"SET LOCAL {name} = off" for name in PLANNING)
+# A plan is made once, and kept for the life of a connection, also when the tables have grown a thousandfold since: the
+# statements of the engine look rows up by index from the first one on. (Without jit, because a kind of plan that is
+# switched off and taken all the same, for want of another, counts as costly enough to be compiled.)
+PLANNING = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+PLAN_BY_INDEX = "; ".join(f"SET LOCAL {name} = {value}" for name, value in PLANNING.items())
 
 # `:name`, but neither the `::` of a cast nor a colon inside a word.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
@@ -113,11 +119,17 @@ class PostgresSession(Session):
         self._psycopg = connection
         self._surroundings = surroundings
         self._in_statement = False
+        self._gathering = False
+        self._after_effects = False
+        self._pipelines = ExitStack()
         self._pipeline: psycopg.Pipeline | None = None
         self._unsent: list[tuple[str, Mapping[str, Any], Answer]] = []
+        self._expected: set[str] = set()
+        self._heads: Iterable[tuple[str, int, str]] = ()
 
     def run(self, statement: str, **parameters: Any) -> Rows:
-        if self._pipeline is None:
+        if not self._gathering:
+            self._gathering = self._after_effects
             return cast(Rows, self._execute(statement, parameters))
         answer = Answer(self.send)
         self._unsent.append((statement, parameters, answer))
@@ -125,32 +137,66 @@ class PostgresSession(Session):
 
     @contextmanager
     def pipelined(self) -> Iterator[None]:
-        """Inside, statements are sent together, as soon as an answer is looked at. Not for effects.
+        """Inside, statements are sent together, as soon as an answer is looked at; those of an effect one by one.
 
         The pipeline stays open: leaving it sends a flush, after which the server does not take the transaction for
         idle, and would let a client that hangs there keep its locks.
         """
-        with self._psycopg.pipeline() as self._pipeline:
+        with self._pipelines:
+            self._gathering = True
             yield
 
     def send(self) -> None:
         """Send what has gathered, in one round trip, and wait for all of it; nothing stays in the air."""
-        unsent, self._unsent = self._unsent, []
-        if not unsent:
+        if not self._unsent:
             return
-        assert self._pipeline is not None
+        pipeline = self._entered()
         try:
-            for statement, parameters, answer in unsent:
-                answer.cursor = self._execute(statement, parameters)
+            self._send_unsent()
         except psycopg.Error:
             with suppress(psycopg.Error):
-                self._pipeline.sync()  # past what the server has skipped after the error
+                pipeline.sync()  # past what the server has skipped after the error
             raise
-        self._pipeline.sync()
+        pipeline.sync()
+
+    def commit(self) -> None:
+        """COMMIT, alone: cut off in the midst of statements, the server would not be idle, and keep their locks."""
+        if self._gathering:
+            self._entered()
+        self._psycopg.execute("COMMIT", prepare=False)
+        self._leave()
+
+    def _send_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for statement, parameters, answer in unsent:
+            answer.cursor = self._execute(statement, parameters)
+
+    def _entered(self) -> psycopg.Pipeline:
+        if self._pipeline is None:
+            self._pipeline = self._pipelines.enter_context(self._psycopg.pipeline())
+        return self._pipeline
+
+    def _leave(self) -> None:
+        """Send what has gathered, and wait for all that was sent."""
+        if self._unsent:
+            self._entered()
+            self._send_unsent()
+        self._pipeline = None
+        self._pipelines.close()
 
     def _execute(self, statement: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[tuple[Any, ...]]:
         # Prepared at once: there are few of them, and they will be used again.
         return self._psycopg.execute(self._sql[statement], parameters, prepare=True)
+
+    def expect_journal(self, job_ids: Iterable[str]) -> None:
+        self._expected = set(job_ids)
+        if self._expected:
+            self._heads = self.run("journal_heads", batch=to_json(sorted(self._expected)))
+
+    def journal_heads(self, job_ids: Sequence[str]) -> Iterable[tuple[str, int, str]]:
+        unexpected = sorted(set(job_ids) - self._expected)
+        heads = [*self._heads]
+        return [*heads, *super().journal_heads(unexpected)] if unexpected else heads
 
     def in_dialect(self, sql: str) -> str:
         return to_pyformat(sql)
@@ -163,6 +209,18 @@ class PostgresSession(Session):
         return isinstance(_error, GOODBYE) or (isinstance(_error, psycopg.OperationalError) and not _error.sqlstate)
 
     # --- effects ---
+
+    @contextmanager
+    def running_effects(self) -> Iterator[None]:
+        """Inside, and for the first statement behind it, be it COMMIT, there is no pipeline.
+
+        In one, the reason that the server gives for having ended a transaction that kept it waiting would be lost. And
+        it has to know that it is kept waiting, which it does after any statement outside: look at the fence in here.
+        """
+        self._leave()
+        self._gathering = self._after_effects = False
+        yield
+        self._after_effects = True
 
     def begin_effect(self) -> None:
         # The user's statements find the user's tables, as they would on a connection of their own.

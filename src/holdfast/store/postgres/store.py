@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -129,19 +129,18 @@ class PostgresStore(SqlStore):
             )
         if self._read_only:
             raise StoreReadOnly(f"{self.url} was opened for reading", hint="open it for writing to change anything")
-        has_effects = "Commit" in verb
-        limit = IDLE_LIMIT_OF_EFFECTS if has_effects else IDLE_LIMIT
+        limit = IDLE_LIMIT_OF_EFFECTS if "Commit" in verb else IDLE_LIMIT
         begin = f"{BEGIN}; {limit}; {PLAN_BY_INDEX}; SELECT {CLOCK}"
         with translated_errors(), self._connected(begin) as (connection, now):
             session = PostgresSession(connection, now, self._surroundings)
             self._open.verb = verb
             try:
-                with nullcontext() if has_effects else session.pipelined():
+                with session.pipelined():
                     yield session
                     session.flush_journal()
                     session.send()
                     crash_point(verb, "before-commit")
-                    connection.execute("COMMIT", prepare=False)
+                    session.commit()
             except BaseException:
                 self._roll_back(connection)
                 raise

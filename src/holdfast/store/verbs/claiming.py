@@ -40,6 +40,7 @@ def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: 
     )
     batch = to_json(leases)
     session.run("begin_matching", batch=batch, fingerprints=to_json(list(flows.values())))
+    session.expect_journal(chosen)
     claims = [_claim_of(row) for row in session.run("claimed", batch=batch)]
     for one in claims:
         _journal_claim(session, one, worker_id)
@@ -48,8 +49,8 @@ def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: 
 
 def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[str]:
     names = to_json(list(flows))
-    ready: list[tuple[int, str]] = []
     busy = []
+    found = []
     locked = session.lock_queues()
     queues = session.run("open_queues").fetchall()
     ours = None if locked is None else {name for (name,) in locked}
@@ -59,8 +60,8 @@ def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[
             continue
         slots = limit if free is None else min(limit, free)
         if slots > 0:
-            rows = session.run("ready_jobs", queue=queue, flows=names, limit=slots)
-            ready.extend((-priority, job_id) for job_id, priority in rows)
+            found.append(session.run("ready_jobs", queue=queue, flows=names, limit=slots))
+    ready = [(-priority, job_id) for rows in found for job_id, priority in rows]
     if not ready and any(session.first("ready_jobs", queue=queue, flows=names, limit=1) for queue in busy):
         raise QueuesBusy
     ready.sort()

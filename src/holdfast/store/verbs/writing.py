@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar, assert_never
 
 from holdfast.core.outcomes import TryFailed
@@ -31,6 +32,9 @@ from holdfast.store.verbs.submitting import submit
 
 Result = Exception | None
 W = TypeVar("W")
+
+NOT_JOURNALED = (FinishStep, RecordTry, ReportProgress)
+"""Writes that change no state."""
 
 _TRANSACTION_CONTROL = re.compile(
     r"(?:[\s;\ufeff]|--[^\n]*\n|/\*.*?\*/)*(begin|commit|end|rollback|savepoint|release|attach|detach|vacuum|pragma)\b",
@@ -162,21 +166,23 @@ def _commit(
     worker_id: str,
 ) -> None:
     ids = to_json([w.exec_id for _, w in commits])
-    live = {row[0] for row in session.run("live", batch=ids, worker=worker_id, now=session.now).fetchall()}
+    has_effects = any(one.effect is not None for _, one in commits)
     accepted: list[Commit] = []
     rows = []
-    for index, one in commits:
-        answers[index] = LeaseLost(one.exec_id)
-        if one.exec_id not in live:
-            continue
-        live.discard(one.exec_id)  # the same commit twice in one batch is one commit
-        answers[index], response = _apply_effect(session, one, worker_id)
-        if answers[index] is None:
-            accepted.append(one)
-            rows.append((one.job_id, one.exec_id, one.position, one.step, one.tries, one.started_at, response))
+    with session.running_effects() if has_effects else nullcontext():
+        live = {row[0] for row in session.run("live", batch=ids, worker=worker_id, now=session.now).fetchall()}
+        for index, one in commits:
+            answers[index] = LeaseLost(one.exec_id)
+            if one.exec_id not in live:
+                continue
+            live.discard(one.exec_id)  # the same commit twice in one batch is one commit
+            answers[index], response = _apply_effect(session, one, worker_id)
+            if answers[index] is None:
+                accepted.append(one)
+                rows.append((one.job_id, one.exec_id, one.position, one.step, one.tries, one.started_at, response))
     if not accepted:
         return
-    session.fetch_rows("finish_steps", rows, worker=worker_id, now=session.now)
+    session.run_rows("finish_steps", rows, worker=worker_id, now=session.now)
     marks = [(one.exec_id, one.code.value) for one in accepted]
     marked = session.fetch_rows("mark_committed", marks, worker=worker_id, now=session.now)
     if len(marked) != len(accepted):
