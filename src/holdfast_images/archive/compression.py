@@ -83,8 +83,8 @@ class Stream:
         """Where in the stream the buffer begins."""
         self._next = 0
         self._end = 0
-        self._wanted = BUFFER
-        """How much is read next."""
+        self._wanted = LITTLE
+        """How much is read next: little at first, where a large file may be, or the only header that is wanted."""
 
     @property
     def position(self) -> int:
@@ -130,7 +130,7 @@ class Stream:
         """Give back what it holds; the descriptor stays open."""
 
     def _jump(self, count: int) -> None:
-        target = self.position + count
+        target = self.base + self._next + count
         assert self.length is not None
         if target > self.length:
             raise ImageRefused(Reason.TRUNCATED, "it ends in the middle of content", offset=self.length, hint=AGAIN)
@@ -143,15 +143,16 @@ class Stream:
         """Replace the used-up buffer by what comes next; 0 at the end."""
         assert self.length is not None
         self.base += self._end
-        self._next = self._end = 0
+        self._next = self._end = filled = 0
         wanted = min(self._wanted, self.length - self.base)
         self._wanted = BUFFER
-        while self._end < wanted:
-            got = os.preadv(self._fd, [self.buffer[self._end : wanted]], self._start + self.base + self._end)
+        while filled < wanted:
+            got = os.preadv(self._fd, [self.buffer[filled:wanted]], self._start + self.base + filled)
             if got == 0:
                 raise ImageRefused(Reason.TRUNCATED, "the file became shorter while it was read", hint=AGAIN)
-            self._end += got
-        return self._end
+            filled += got
+        self._end = filled
+        return filled
 
 
 AGAIN = "the file is not whole: download or make it again"

@@ -25,6 +25,8 @@ NO_PREFIX = bytes(155)
 NO_REST = bytes(12)
 PLAIN_MIDDLES = frozenset((bytes(100) + POSIX, bytes(100) + GNU))
 PLAIN_END = bytes(167)
+BEFORE_END = BLOCK - len(PLAIN_END)
+"""Bytes of a plain header that its checksum is about: the others are zeros."""
 
 KINDS: dict[bytes, Kind] = {
     b"\0": Kind.FILE,
@@ -64,7 +66,7 @@ def checksum(block: memoryview) -> int:
 
 
 class PlainSums(dict[bytes, int]):
-    """Checksum field -> the low half of the Adler-32 of a plain header block that has this field, rightly.
+    """Checksum field -> the low half of the Adler-32 of a plain header that has this field, rightly.
 
     A plain header is mostly zeros: the sum of its bytes is too small to need halves. There are few sums: each is
     worked out once. A field that is written in another way than most has none (-1).
@@ -75,7 +77,7 @@ class PlainSums(dict[bytes, int]):
         digits = field[:6]
         total = -1
         if field[6:] == b"\0 " and not digits.strip(_OCTAL):
-            total = 1 + int(digits, 8) - 8 * 32 + sum(field)
+            total = int(digits, 8) - 8 * 32 + (adler32(field) & 0xFFFF)
         if len(self) < _SUMS:
             self[field] = total
         return total

@@ -30,6 +30,7 @@ _TENTHS = [10 ** (9 - digits) for digits in range(10)]
 _SHORT = 300
 _LENGTHS = [b"%d" % (length + 1) for length in range(_SHORT)]
 """What stands in front of a record of so many bytes, its newline not counted."""
+_TIME_ALONE = re.compile(rb"(\d\d) mtime=(\d{1,20})(?:\.(\d{0,9}))?\n")
 _REPEATED = frozenset((b"GNU.sparse.offset", b"GNU.sparse.numbytes"))
 
 
@@ -135,6 +136,12 @@ def extension(body: bytes) -> Extension:
 
 def simple_extension(body: bytes) -> SimpleExtension | None:
     """The same, in a fraction of the time, for the header most writers put in front of every entry: names and times."""
+    alone = _TIME_ALONE.fullmatch(body)
+    if alone is not None:
+        length, seconds, fraction = alone.groups(b"")
+        if int(length) != len(body):
+            return None
+        return SimpleExtension(None, int(seconds + fraction) * _TENTHS[len(fraction)])
     path = mtime_ns = None
     seen: list[bytes] = []
     *lines, rest = body.split(b"\n")

@@ -10,6 +10,7 @@ from holdfast_images.archive import pax, sparse
 from holdfast_images.archive.compression import Stream
 from holdfast_images.archive.entry import Entry, Kind, Limits
 from holdfast_images.archive.header import (
+    BEFORE_END,
     BLOCK,
     DEVICE,
     LAYOUT,
@@ -81,7 +82,7 @@ class TarReader:
             name, who, octal_size, nul, octal_mtime, another_nul, stated, kind, middle, end = unpack(buffer, index)
             # The plain file or directory of most archives; everything unusual takes the long way.
             if (
-                adler32(buffer[index : index + BLOCK]) & 0xFFFF == sums[stated]
+                adler32(buffer[index : index + BEFORE_END]) & 0xFFFF == sums[stated]
                 and end == PLAIN_END
                 and middle in PLAIN_MIDDLES
                 and nul == b"\0"
@@ -96,6 +97,8 @@ class TarReader:
                     self._header_at = content + padded
                     continue
                 known, file, name = owners.get(who + kind), _PLAIN_KINDS.get(kind), name.rstrip(b"\0")
+                if known is None and file is not None:
+                    known = self._owner_if_right(who, kind, file)
                 if not name or b"\0" in name or another_nul != b"\0" or octal_mtime.strip(_OCTAL):
                     known = None
                 elif extension is not None:
@@ -245,7 +248,7 @@ class TarReader:
         name = effective_name(header, extension)
         self._entry = name
         kind = effective_kind(header, extension, name)
-        mode, uid, gid = self._owner(header, kind)
+        mode, uid, gid = owner(header.owner, kind)
         size = number(header.size) if extension.size is None else extension.size
         entry = Entry(
             name,
@@ -271,13 +274,15 @@ class TarReader:
         self._begin(name, entry.stored, self._stream.position)
         return entry
 
-    def _owner(self, header: Header, kind: Kind) -> tuple[int, int, int]:
-        # By its type byte: an old file may be a directory, and type bits in the mode must be right for both.
-        known = self._owners.get(header.owner + header.kind) if header.kind != b"\0" else None
-        if known is None:
-            if len(self._owners) > _OWNERS:
-                self._owners.clear()
-            known = self._owners[header.owner + header.kind] = owner(header.owner, kind)
+    def _owner_if_right(self, who: bytes, letter: bytes, kind: Kind) -> tuple[int, int, int] | None:
+        """Of a plain entry, remembered; what is wrong with it the long way tells."""
+        if len(self._owners) > _OWNERS:
+            self._owners.clear()
+        try:
+            # By its type byte: an old file may be a directory, and type bits in the mode must be right for both.
+            known = self._owners[who + letter] = owner(who, kind)
+        except ImageRefused:
+            return None
         return known
 
     def _make_sparse(self, entry: Entry, header: Header, extension: pax.Extension) -> None:

@@ -142,3 +142,19 @@ def test_names_and_times_are_read_the_short_way() -> None:
 
     assert short is not None
     assert (short.path, short.mtime_ns) == (b"a", 1_500_000_000)
+
+
+@pytest.mark.parametrize(
+    "value, nanoseconds",
+    [(b"1691149972.8466377", 1_691_149_972_846_637_700), (b"7", 7_000_000_000), (b"7.", 7_000_000_000)],
+)
+def test_a_time_alone_is_read_in_one_go(value: bytes, nanoseconds: int) -> None:
+    short = simple_extension(record(b"mtime", value))
+
+    assert short is not None
+    assert (short.path, short.mtime_ns) == (None, nanoseconds)
+
+
+@pytest.mark.parametrize("body", [b"29 mtime=1691149972.8466377\n", b"27 mtime=1691149972.8466377\n", b"09 mtime=7\n"])
+def test_a_time_alone_of_another_length_is_left_to_the_thorough_way(body: bytes) -> None:
+    assert simple_extension(body) is None
