@@ -10,7 +10,6 @@ from typing import NoReturn
 from holdfast_images.archive import confining
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
-from holdfast_images.archive.flushing import Flusher
 from holdfast_images.archive.images import Image, Progress, Reading, open_image, verify_contents
 from holdfast_images.archive.layers import LayeredTree, make_root
 from holdfast_images.archive.names import printable
@@ -19,6 +18,7 @@ from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.rules import Judge, Verdict
 from holdfast_images.archive.tree import Attributes, Tree
 from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
+from holdfast_images.flushing import Flusher
 
 ROOT = b"rootfs"
 """Where layers are applied; a plain tar brings its own."""

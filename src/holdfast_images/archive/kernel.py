@@ -48,11 +48,6 @@ def _checked(answer: int, what: str) -> int:
     return answer
 
 
-def syncfs(descriptor: int) -> None:
-    """Everything written to this file system is on the disk; a write that failed in the background is told here."""
-    _checked(_libc.syncfs(descriptor), "syncfs")
-
-
 def prctl(option: int, second: int = 0, third: int | ctypes.c_void_p = 0) -> None:
     """Set something about this process, as the manual page of prctl says."""
     # Unsigned long for each: the kernel looks at all 64 bits of the arguments that have to be zero.

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast_images.archive.kernel import syncfs
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
+from holdfast_images.syncing import sync_file_system
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -165,7 +165,7 @@ class Tree:
                 self._set(descriptor, self._directories[path], UNFINISHED_MODE)
                 self._forget(path)
         self.close()
-        syncfs(self._root)
+        sync_file_system(self._root)
 
     def close(self) -> None:
         """Let go of every descriptor; the root's is the caller's."""

@@ -14,8 +14,8 @@ from holdfast_images.devices.mount_points import MountedRegistry
 from holdfast_images.devices.mounting import make_private, mount_device
 from holdfast_images.devices.protocol import Usage
 from holdfast_images.devices.showing import Showing
-from holdfast_images.devices.syncing import sync_block_device, sync_file_system
 from holdfast_images.errors import DeviceBusy
+from holdfast_images.syncing import sync_block_device, sync_file_system
 
 LOST_AND_FOUND = "lost+found"
 

@@ -38,9 +38,9 @@ from holdfast_images.devices.mounting import undo_private
 from holdfast_images.devices.protocol import NO_ID, Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
 from holdfast_images.devices.registry import MAKING, checked
 from holdfast_images.devices.showing import Showing, going_on
-from holdfast_images.devices.syncing import sync_block_device
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace, PoolUnusable
+from holdfast_images.syncing import sync_block_device
 
 PATIENCE = 5.0
 DEFAULT_SIZE = 10 << 30

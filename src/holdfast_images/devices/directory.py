@@ -35,8 +35,9 @@ from holdfast_images.devices.mounts import mounts_on
 from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
 from holdfast_images.devices.registry import MAKING, Registry, checked
 from holdfast_images.devices.removing import remove_tree
-from holdfast_images.devices.syncing import sync_file_system
 from holdfast_images.errors import DeviceBusy, NoSpace
+from holdfast_images.flushing import Flusher
+from holdfast_images.syncing import sync_file_system
 
 if TYPE_CHECKING:
     from holdfast import Finding
@@ -202,7 +203,8 @@ class DirectoryDevices:
         ):
             identity = read_identity(source)
             crash_point("snapshot.temporary-made")
-            digest, _ = copy_tree(source, CONTENT, directory, CONTENT)
+            with Flusher(directory):
+                digest, _ = copy_tree(source, CONTENT, directory, CONTENT)
             if identity is None or digest != identity.digest:
                 raise not_as_sealed(origin.name)
             crash_point("snapshot.copied")

@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 
-from holdfast_images.archive import compression, flushing, inflating, running, tree
+from holdfast_images import flushing
+from holdfast_images.archive import compression, inflating, running, tree
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.extract import extract
 from holdfast_images.archive.images import inspect
 from holdfast_images.archive.inflating import PIECE
+from holdfast_images.devices import directory as directory_backend
+from holdfast_images.devices.directory import DirectoryDevices
+from holdfast_images.devices.protocol import Device
 from holdfast_images.source import partial
 from holdfast_images.source.fetching import fetch
 from holdfast_images.source.locations import location_of
@@ -156,6 +160,22 @@ def test_a_download_syncs_its_file_and_its_directory_once(tmp_path: Path, counte
 
     assert counted.calls["fsync"] == 2
     assert counted.calls["posix_fallocate"] == 1
+
+
+def test_a_device_and_its_snapshot_are_waited_for_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: list[object] = []
+    monkeypatch.setattr(directory_backend, "sync_file_system", syncs.append)
+    uuid = "0b9b5a10-0000-4000-8000-000000000001"
+    origin = Device(id=1, name="thin-1", uuid=uuid, size=1 << 20)
+    devices = DirectoryDevices.open(tmp_path)
+    devices.create(origin)
+    (devices.path_of("thin-1") / "file").write_bytes(b"content")
+    devices.seal(origin)
+    sealed = len(syncs)
+    devices.snapshot(origin, Device(id=2, name="snap-1", uuid=uuid, size=1 << 20))
+    devices.close()
+
+    assert (sealed, len(syncs)) == (1, 2)
 
 
 def test_the_flusher_keeps_no_failure_from_the_sync_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast_images.devices.locking import DIRECTORY
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def sync_file_system(place: int | Path) -> None:
-    """Everything in the file system of this directory, which may be a descriptor."""
+    """Everything in the file system of this directory, which may be a descriptor.
+
+    A write that has failed in the background is told here, once to each open file.
+    """
     import ctypes  # noqa: PLC0415 - slow to import, and for writers only
 
-    descriptor = place if isinstance(place, int) else os.open(place, DIRECTORY)
+    descriptor = place if isinstance(place, int) else os.open(place, _DIRECTORY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
             code = ctypes.get_errno()

@@ -7,9 +7,9 @@ import threading
 from types import TracebackType
 from typing import Self
 
-from holdfast_images.archive.kernel import syncfs
+from holdfast_images.syncing import sync_file_system
 
-FLUSH_EVERY = 0.25
+FLUSH_EVERY = 0.05
 """Seconds between two rounds: often enough to keep a disk busy, and each round is as long as the disk takes."""
 
 
@@ -40,6 +40,6 @@ class Flusher:
     def _run(self) -> None:
         while not self._stop.wait(FLUSH_EVERY):
             try:
-                syncfs(self._descriptor)
+                sync_file_system(self._descriptor)
             except OSError:
                 return  # told again by the sync at the end, to whoever can make something of it
