@@ -14,9 +14,9 @@ def describe_machine(directory: str) -> dict[str, str]:
     file_system = "unknown"
     best = ""
     for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, kind, *_ = line.split()
+        device, mount, kind, *_ = line.split()
         if directory.startswith(mount) and len(mount) >= len(best):
-            best, file_system = mount, kind
+            best, file_system = mount, f"{kind}{_without_journal(device, kind)}"
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -28,3 +28,12 @@ def describe_machine(directory: str) -> dict[str, str]:
         "file system": file_system,
         "load": f"{os.getloadavg()[0]:.1f}",
     }
+
+
+def _without_journal(device: str, kind: str) -> str:
+    """An ext4 without a journal is slow for minutes where many files were deleted: ratios are then worth little."""
+    name = os.path.basename(os.path.realpath(device))
+    journals = Path("/proc/fs/jbd2")
+    if kind != "ext4" or not Path("/sys/class/block", name).exists() or not journals.is_dir():
+        return ""
+    return "" if any(journals.glob(f"{name}-*")) else " without a journal"
