@@ -101,7 +101,10 @@ class Stream:
         if index + BLOCK <= self._end:
             self._next = index + BLOCK
             return index
-        self.skip(index - self._next)
+        if index > self._end:
+            self._jump(index - self._next)
+        else:
+            self._next = index
         if self._next == self._end and not self._fill():
             return -1
         if self._end - self._next < BLOCK:

@@ -21,9 +21,10 @@ DEVICE = slice(329, 345)
 POSIX = b"ustar\x0000"
 GNU = b"ustar  \0"
 V7 = bytes(8)
+NO_NAME = bytes(100)
 NO_PREFIX = bytes(155)
 NO_REST = bytes(12)
-PLAIN_MIDDLES = frozenset((bytes(100) + POSIX, bytes(100) + GNU))
+PLAIN_MIDDLES = (bytes(100) + POSIX, bytes(100) + GNU)
 PLAIN_END = bytes(167)
 BEFORE_END = BLOCK - len(PLAIN_END)
 """Bytes of a plain header that its checksum is about: the others are zeros."""

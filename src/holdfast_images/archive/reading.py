@@ -14,6 +14,7 @@ from holdfast_images.archive.header import (
     BLOCK,
     DEVICE,
     LAYOUT,
+    NO_NAME,
     PLAIN_END,
     PLAIN_LAYOUT,
     PLAIN_MIDDLES,
@@ -96,10 +97,13 @@ class TarReader:
                     self._extension, self._extension_offset = self._pax(name, size), offset
                     self._header_at = content + padded
                     continue
-                known, file, name = owners.get(who + kind), _PLAIN_KINDS.get(kind), name.rstrip(b"\0")
+                known, file = owners.get(who + kind), _PLAIN_KINDS.get(kind)
                 if known is None and file is not None:
                     known = self._owner_if_right(who, kind, file)
-                if not name or b"\0" in name or another_nul != b"\0" or octal_mtime.strip(_OCTAL):
+                # Not rstrip(), which looks at one byte after the other.
+                length = name.find(b"\0")
+                name, rest = (name[:length], name[length:]) if length >= 0 else (name, b"")
+                if not name or rest != NO_NAME[len(name) :] or another_nul != b"\0" or octal_mtime.strip(_OCTAL):
                     known = None
                 elif extension is not None:
                     name, mtime_ns, offset = extension.path or name, extension.mtime_ns, self._extension_offset
@@ -147,7 +151,9 @@ class TarReader:
     def _pax(self, name: bytes, size: int) -> pax.Extension | pax.SimpleExtension:
         """The pax header that most archives have in front of an entry."""
         try:
-            body = self._extension_body(size, PAX_BYTES)
+            # Most are whole in the buffer; what pads them is left out on the way to the next header.
+            piece = self._stream.chunk(size)
+            body = bytes(piece) if len(piece) == size else self._body(bytes(piece), size)
             return pax.simple_extension(body) or pax.extension(body)
         except ImageRefused as refused:
             self._entry = name
@@ -226,20 +232,20 @@ class TarReader:
         if size > most:
             reason = Reason.EXTENSION_TOO_LARGE if most == PAX_BYTES else Reason.NAME_TOO_LONG
             raise ImageRefused(reason, f"an extension header has {size} bytes, {most} are allowed")
-        piece = self._stream.chunk(size)
-        if len(piece) == size:
-            body = bytes(piece)
-            self._stream.skip(-size % BLOCK)
-            return body
-        parts: list[bytes] = [bytes(piece)]
-        left = size - len(piece)
+        body = self._body(b"", size)
+        self._stream.skip(-size % BLOCK)
+        return body
+
+    def _body(self, beginning: bytes, size: int) -> bytes:
+        """So many bytes of an extension header, of which the first may have been read."""
+        parts = [beginning]
+        left = size - len(beginning)
         while left:
             piece = self._stream.chunk(left)
             if not piece:
                 raise ImageRefused(Reason.TRUNCATED, "it ends in the middle of an extension header")
             parts.append(bytes(piece))
             left -= len(piece)
-        self._stream.skip(-size % BLOCK)
         return b"".join(parts)
 
     def _assembled(self, header: Header, block: bytes, extension: pax.Extension, offset: int) -> Entry:
