@@ -202,7 +202,7 @@ class Worker:
             while self._claimed:
                 self._admit(self._claimed[0])
                 self._claimed.popleft()
-            room = self._settings.concurrency - len(self._runs)
+            room = self._room()
             if room < 1:
                 return
             self._claimed.extend(
@@ -215,6 +215,10 @@ class Worker:
             )
             if not self._claimed:
                 return
+
+    def _room(self) -> int:
+        """How many jobs more can be worked on; one of which only the end is still to be written is in nobody's way."""
+        return self._settings.concurrency - sum(not run.closing for run in list(self._runs.values()))
 
     def _admit(self, claim: Claim) -> None:
         run, following = self._executor.admit(claim, self._writer.put)
@@ -267,7 +271,7 @@ class Worker:
             # The database is away: the next round will see whether it is back.
             log.warning("cannot look at what is due: %s", error)
             due = None
-        if due is not None and len(self._runs) < self._settings.concurrency:
+        if due is not None and self._room() > 0:
             pause = min(pause, (due - now) / 1000)
         return max(0.001, pause)
 
@@ -338,16 +342,17 @@ class Worker:
         self._follow(run, following)
 
     def _written(self, answers: Sequence[Written]) -> None:
-        ended = False
+        freed = False
         for run, write, answer in answers:
             if run.abandoned or isinstance(write, ReportProgress):
                 continue
             following = self._executor.after_write(run, write, answer)
             if isinstance(following, Gone):
-                ended |= self._runs.pop(run.exec_id, None) is not None
+                freed |= self._runs.pop(run.exec_id, None) is not None
             else:
                 self._follow(run, following)
-        if ended:
+                freed |= run.closing
+        if freed:
             # Once for all of them: the scheduler then fills all the room there is in one transaction.
             self._make_room()
 
