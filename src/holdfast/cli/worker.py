@@ -60,7 +60,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     envvar="HOLDFAST_CONCURRENCY",
     show_envvar=True,
     metavar="N",
-    help="How many jobs to hold at once.",
+    help="How many jobs to work on at once.",
 )
 @click.option(
     "--lease",
