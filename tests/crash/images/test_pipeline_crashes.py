@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from holdfast_images.flows.messages import RemoveRequest, key_of
 from holdfast_images.flows.process import all_flows
 from holdfast_images.flows.workshop import Workshop
 from tests.support.images.archives import member
+from tests.support.images.children import orphans
 from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
+from tests.support.waiting import eventually
 
 HOSTILE = member(b"rootfs/usr/bin", b"", mode=0o4755)
 
@@ -83,11 +84,6 @@ def images(tmp_path: Path) -> Iterator[Images]:
     images.close()
 
 
-def no_child_is_left() -> bool:
-    found = subprocess.run(["pgrep", "-f", "holdfast_images.archive.child"], capture_output=True, check=False)
-    return found.returncode == 1
-
-
 @pytest.mark.parametrize("kill", [False, True], ids=["in process", "SIGKILL"])
 def test_the_pipeline_survives_a_sample_of_crashes(images: Images, tmp_path: Path, seed: int, kill: bool) -> None:
     scenario = Scenario(flows=images.flows, submit=images.submit, observe=images.observe)
@@ -123,4 +119,4 @@ def test_the_pipeline_survives_sigkill_at_every_point(images: Images, tmp_path: 
 
     assert len(report.points) >= 40
     assert not report.violations, str(report)
-    assert no_child_is_left()
+    eventually(lambda: not orphans(), "no child is left")

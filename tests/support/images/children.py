@@ -6,6 +6,9 @@ import ctypes
 import os
 from pathlib import Path
 
+import msgspec
+
+from holdfast_images.archive.lines import Job
 from tests.support.images.extracting import NOBODY
 
 PR_SET_KEEPCAPS = 8
@@ -31,8 +34,19 @@ def child_of_mine() -> int:
 def command_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return b""
+
+
+def orphans() -> list[int]:
+    """Processes that read archives and have outlived whoever started them; those of other tests have not."""
+    found: list[int] = []
+    for place in Path("/proc").glob("[0-9]*"):
+        words = command_of(int(place.name)).split(b"\0")
+        jobs = [word for word in words if word.startswith(b'{"parent":')]
+        if jobs and not is_alive(msgspec.json.decode(jobs[0], type=Job).parent):
+            found.append(int(place.name))
+    return found
 
 
 def is_alive(pid: int) -> bool:
