@@ -65,7 +65,7 @@ def measure(name: str, report: Report, options: Sequence[str]) -> bool:
     command = [sys.executable, str(HERE / program), "--json", *options, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     try:
-        report.add(msgspec.json.decode(done.stdout, type=Report))
+        report.add(msgspec.json.decode(done.stdout, type=Report).as_part(name))
     except msgspec.DecodeError:
         report.not_measured[name] = f"{program} ended with code {done.returncode} and without a report"
         return True

@@ -12,7 +12,7 @@ from measuring.figures import Figure, short
 HEADS = ("question", "ours", "beside", "ratio", "aim", "reached")
 
 
-class Report(msgspec.Struct, kw_only=True):
+class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What one program, or all of them, have measured."""
 
     machine: dict[str, str] = {}
@@ -20,13 +20,20 @@ class Report(msgspec.Struct, kw_only=True):
     repeat: int = 0
     figures: list[Figure] = []
     not_measured: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    """Program -> how much it has measured, and where."""
+
+    def as_part(self, name: str) -> Report:
+        """The same, as what this program has measured."""
+        sizes = "with `--quick`" if self.quick else "in full"
+        place = self.machine.get("file system", "an unknown file system")
+        self.parts = {name: f"{sizes}, {self.repeat} runs, on {place}, load {self.machine.get('load', 'unknown')}"}
+        return self
 
     def add(self, other: Report) -> None:
         """What another program has measured on the same machine."""
-        # The load is the one that the first program found: later, it is our own.
         self.machine = {**other.machine, **self.machine}
-        self.quick = self.quick or other.quick
-        self.repeat = max(self.repeat, other.repeat)
+        self.parts.update(other.parts)
         self.figures += other.figures
         self.not_measured.update(other.not_measured)
 
@@ -47,11 +54,12 @@ def markdown(report: Report, *, aims_only: bool = False) -> str:
 
 def provenance(report: Report) -> str:
     """When and where it was measured, and how often."""
-    machine = ", ".join(f"{key} {value}" for key, value in report.machine.items() if key != "date")
-    sizes = " with `--quick`" if report.quick else ""
+    of_parts = ("date", "file system", "load")
+    machine = ", ".join(f"{key} {value}" for key, value in report.machine.items() if key not in of_parts)
+    parts = "; ".join(f"{name} {how}" for name, how in report.parts.items())
     return (
-        f"Measured on {report.machine.get('date', 'an unknown day')} by `python benchmarks`{sizes}: {machine}. "
-        f"Medians of up to {report.repeat} runs, lowest and highest in parentheses."
+        f"Measured on {report.machine.get('date', 'an unknown day')} by `python benchmarks`: {machine}. {parts}. "
+        "Medians, lowest and highest in parentheses."
     )
 
 

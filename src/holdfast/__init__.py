@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from holdfast.core.retry import RetryPolicy, exponential, fixed, hours, minutes, never, seconds
     from holdfast.core.run import Run, Transaction
     from holdfast.core.states import ExecutionStatus, JobState
-    from holdfast.engine.worker import Worker, WorkerSettings
+    from holdfast.engine.settings import WorkerSettings
+    from holdfast.engine.worker import Worker
     from holdfast.errors import HoldfastError
 
 __version__ = "0.1.0"
@@ -75,7 +76,7 @@ _HOME = {
     "Unrecoverable": "holdfast.core.outcomes",
     "WaitFor": "holdfast.core.outcomes",
     "Worker": "holdfast.engine.worker",
-    "WorkerSettings": "holdfast.engine.worker",
+    "WorkerSettings": "holdfast.engine.settings",
     "exponential": "holdfast.core.retry",
     "fixed": "holdfast.core.retry",
     "hours": "holdfast.core.retry",

@@ -13,8 +13,9 @@ from holdfast.client import Client
 from holdfast.core.flow import Flow
 from holdfast.core.invariants import Finding, Severity
 from holdfast.core.pipeline import Pipeline
+from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
-from holdfast.engine.worker import Worker, WorkerSettings
+from holdfast.engine.worker import Worker
 from holdfast.errors import StoreCorrupt
 from holdfast.guard.check import check, check_quickly
 from holdfast.store.opening import open_store

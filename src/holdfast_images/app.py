@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Engine, Flow
-from holdfast_images.asking import Source, request_of
 from holdfast_images.flows.messages import PROCESS, ProcessRequest, key_of
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Workshop
@@ -39,20 +38,6 @@ class Images:
     def flow(self, name: str) -> Flow[Any, Any]:
         """A flow by its plain name, whatever host is in it here."""
         return self.flows[self.shop.flow_name(name)]
-
-    def request(
-        self,
-        source: Source,
-        *,
-        image_id: str | None = None,
-        snapshot_name: str | None = None,
-        sha256: str | None = None,
-        verify: bool = False,
-    ) -> ProcessRequest:
-        """What is asked of process-image; InvalidName if it cannot be meant."""
-        return request_of(
-            self.settings, source, image_id=image_id, snapshot_name=snapshot_name, sha256=sha256, verify=verify
-        )
 
     def submit(self, request: ProcessRequest) -> str:
         """Have an image processed; an equal request that is not finished yet is the same job."""

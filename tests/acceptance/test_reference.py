@@ -18,8 +18,8 @@ from holdfast.cli.main import holdfast as root
 from holdfast.cli.reference import commands, option_lines, reference
 from holdfast.core.flow import Flow
 from holdfast.engine.metrics import EngineCollector
+from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
-from holdfast.engine.worker import WorkerSettings
 from holdfast.store.opening import open_store
 
 if TYPE_CHECKING:

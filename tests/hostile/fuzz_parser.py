@@ -129,7 +129,7 @@ def fuzz(seed: int, seconds: float, *, runs: int | None = None) -> tuple[int, in
         try:
             if coverage.run(lambda content=content: check_judgement(content)):  # type: ignore[misc]
                 corpus.append(content)
-        except Exception:
+        except Exception:  # whatever it is, its input is kept, and it goes on
             found = Path(tempfile.gettempdir()) / f"fuzz-{hashlib.sha256(content).hexdigest()[:16]}.tar"
             found.write_bytes(content)
             print(f"seed {seed}, run {count}: {found}", file=sys.stderr)

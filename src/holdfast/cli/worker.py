@@ -20,8 +20,9 @@ from holdfast.cli.output import print_json
 from holdfast.cli.service import Rounds, StopSignals, notify_service_manager, wait_until_idle
 from holdfast.cli.settings import Settings
 from holdfast.core.names import checked_name
+from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
-from holdfast.engine.worker import Worker, WorkerSettings
+from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.retention import remove_ended
 from holdfast.guard.watch import Watch

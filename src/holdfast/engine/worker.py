@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
-import msgspec
-
 from holdfast.core.flow import Flow
 from holdfast.core.outcomes import TryFailed
 from holdfast.engine.async_steps import AsyncSteps
@@ -22,9 +20,10 @@ from holdfast.engine.leases import LeaseKeeper
 from holdfast.engine.pool import StepPool
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.run import LiveRun
+from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.writer import GroupWriter, Written
-from holdfast.errors import SettingsError, StepTimeout, StoreError, WorkerStopping
+from holdfast.errors import StepTimeout, StoreError, WorkerStopping
 from holdfast.store.messages import Claim, End, Finish, ReportProgress
 from holdfast.store.processes import new_worker_id
 from holdfast.store.protocol import Store
@@ -34,20 +33,6 @@ log = logging.getLogger("holdfast.worker")
 GROW_CHECK = 0.003
 RECOVERY_PAUSE = 0.2
 ANNOUNCE_INTERVAL = 30.0
-
-
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker behaves; all times in seconds."""
-
-    concurrency: int = 32
-    lease: float = 30.0
-    recovery_interval: float = 5.0
-    timeout_grace: float = 5.0
-    stop_grace: float = 25.0
-
-    def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.lease < 0.1 or self.recovery_interval <= 0:
-            raise SettingsError(f"worker settings out of range: {self}", hint="concurrency >= 1, lease >= 0.1 s")
 
 
 class Worker:

@@ -64,8 +64,7 @@ def _signer(location: S3Object, settings: SourceSettings) -> Callable[[], str]:
     def sign() -> str:
         try:
             return obstore.sign(store, "GET", location.key, SIGNED_FOR)
-        except Exception:
-            # The cause is not shown: it names whatever it asked for credentials, and what that answered.
+        except Exception:  # the library has no class for it; the cause names whatever it asked, and what that answered
             raise AccessDenied(
                 f"no credentials for {location}",
                 hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give the host a role,"
