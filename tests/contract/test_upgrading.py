@@ -94,7 +94,7 @@ def test_what_was_under_way_goes_on_to_its_end(backend: Backend, old_jobs: OldJo
     bench.apply(finish(old_jobs.running))
     bench.apply(commit(old_jobs.tried_again), finish_step(take(bench, old_jobs.pending)))
     succeed(bench, take(bench, old_jobs.waiting))
-    ended = {job.job_id: job.state for job in bench.store.jobs(state=JobState.SUCCEEDED)}
+    ended = {job.job_id: job.state for job in bench.store.jobs(states=[JobState.SUCCEEDED])}
 
     assert set(ended) == {
         old_jobs.succeeded,

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from holdfast import JobState
-from holdfast.cli.service import StopSignals, wait_until_idle
+from holdfast.cli.service import StopSignals, has_work, wait_until_idle
+from holdfast.core.records import JobRecord
+from holdfast.core.states import UNFINISHED_STATES
 from tests.integration.conftest import OpenEngine
 from tests.support.flows import Ask, AskFlow, flow_of, note
 
@@ -64,6 +66,27 @@ def test_whoever_waits_until_a_worker_is_idle_does_not_wait_for_one_that_has_fai
         waiter.join(10)
 
     assert not waiter.is_alive()
+
+
+def test_a_job_that_starts_between_two_looks_is_work_all_the_same(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = noop_flow()
+    engine = open_engine(flow)
+    engine.submit(flow, Ask())
+    look, claimed = engine.store.jobs, []
+
+    def look_and_start(**wanted: Any) -> list[JobRecord]:
+        found = look(**wanted)
+        claimed.extend(
+            engine.store.claim(worker_id="w", flows={flow.name: flow.fingerprint}, limit=1, lease_ms=600_000)
+        )
+        return found
+
+    monkeypatch.setattr(engine.store, "jobs", look_and_start)
+
+    assert has_work(engine.store, [flow.name])
+    assert len(claimed) == 1
 
 
 @pytest.mark.parametrize("obstacle", ["paused", "full", "unknown flow", "later", "waiting"])
@@ -192,7 +215,7 @@ def test_a_worker_on_a_large_history_is_as_idle_as_on_a_small_one(open_engine: O
     engine = open_engine(flow)
     engine.submit_many([engine.prepare(flow, Ask()) for _ in range(1000)])
     with engine.worker(**IDLE):
-        while engine.store.jobs(state=JobState.PENDING, limit=1) or engine.store.jobs(state=JobState.RUNNING, limit=1):
+        while engine.store.jobs(states=UNFINISHED_STATES, limit=1):
             time.sleep(0.05)
         before = time.process_time()
         time.sleep(1)

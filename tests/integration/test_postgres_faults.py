@@ -236,14 +236,17 @@ def _has_room(backend: PostgresBackend) -> bool:
         return False
 
 
-@pytest.mark.parametrize("limit", [1, 3])
-def test_the_limit_of_a_queue_is_exact_across_processes(backend: PostgresBackend, tmp_path: Path, limit: int) -> None:
+@pytest.mark.parametrize("limit, processes", [(1, 1), (3, 2)])
+def test_the_limit_of_a_queue_is_exact_across_processes(
+    backend: PostgresBackend, tmp_path: Path, limit: int, processes: int
+) -> None:
+    """A worker may run two at a time: three are run by at least two, one may always be run by the same."""
     log = tmp_path / "log"
     with engine_on(backend) as engine:
         engine.queue("fleet", limit=limit)
         submit(engine, range(limit), log=str(log), together=limit)
         submit(engine, range(limit, 30), seconds=0.05, log=str(log))
-        with fleet([backend.place] * 4):
+        with fleet([backend.place] * 4, concurrency=2):
             wait_until_done(engine)
         assert_all_done_once(engine, backend, 30)
     running: set[str] = set()
@@ -256,7 +259,7 @@ def test_the_limit_of_a_queue_is_exact_across_processes(backend: PostgresBackend
         pids.add(pid)
 
     assert most == limit
-    assert len(pids) > 1
+    assert len(pids) >= processes
 
 
 def test_eight_processes_that_start_at_once_migrate_once(backend: PostgresBackend) -> None:

@@ -107,7 +107,7 @@ def plan(settings: Settings) -> int:
     """
     registered = {flow.name: flow for flow in app_flows(settings)}
     with opened(settings, read_only=True) as store:
-        unfinished = [job for state in sorted(UNFINISHED_STATES) for job in store.jobs(state=state, limit=UNLIMITED)]
+        unfinished = store.jobs(states=UNFINISHED_STATES, limit=UNLIMITED)
         doomed = list(_doomed(store, registered, unfinished))
     strangers = sorted({job.flow for job in unfinished} - set(registered))
     data = {"unfinished": len(unfinished), "would_quarantine": doomed, "unregistered_flows": strangers}

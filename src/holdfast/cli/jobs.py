@@ -39,7 +39,13 @@ def jobs(
     """
     with opened(settings, read_only=True) as store:
         # One more than shown, to know whether there are more.
-        found = store.jobs(state=state, flow=flow, queue="" if queue == "-" else queue, key=key, limit=limit + 1)
+        found = store.jobs(
+            states=[state] if state else [],
+            flow=flow,
+            queue="" if queue == "-" else queue,
+            key=key,
+            limit=limit + 1,
+        )
     shown, more = found[:limit], len(found) > limit
     show(settings, {"jobs": shown, "more": more}, lambda: print_table(COLUMNS, map(_row, shown)))
     if more:

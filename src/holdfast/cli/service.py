@@ -13,7 +13,7 @@ from typing import Self
 
 from holdfast.cli.exits import ExitCode
 from holdfast.core.records import JobRecord
-from holdfast.core.states import JobState
+from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.store.protocol import Store
@@ -23,7 +23,7 @@ log = logging.getLogger("holdfast.worker")
 IDLE_LOOK = 0.05
 IDLE_PATIENCE = 1.0
 FIRST_LOOK = 100
-"""How many waiting jobs are looked at first: of a long queue the first few are enough to know."""
+"""How many unfinished jobs are looked at first: of a long queue the first few are enough to know."""
 
 
 class StopSignals:
@@ -136,18 +136,19 @@ def has_work(store: Store, flows: Sequence[str]) -> bool:
     """
     closed = {q.name for q in store.queues() if q.paused_at is not None or q.max_running == 0}
     return any(
-        store.jobs(state=JobState.RUNNING, flow=flow, limit=1) or _will_start_one(store, flow, flows, closed)
+        store.jobs(states=[JobState.RUNNING], flow=flow, limit=1) or _goes_on(store, flow, flows, closed)
         for flow in flows
     )
 
 
-def _will_start_one(store: Store, flow: str, flows: Sequence[str], closed: set[str]) -> bool:
+def _goes_on(store: Store, flow: str, flows: Sequence[str], closed: set[str]) -> bool:
     limit = FIRST_LOOK
     while True:
-        pending = store.jobs(state=JobState.PENDING, flow=flow, limit=limit)
-        if any(_will_start(store, job, flows, closed) for job in pending):
+        # Both states in one look: a job that starts or is given back meanwhile would be in neither of two.
+        unfinished = store.jobs(states=UNFINISHED_STATES, flow=flow, limit=limit)
+        if any(_will_start(store, job, flows, closed) for job in unfinished):
             return True
-        if len(pending) < limit:
+        if len(unfinished) < limit:
             return False
         limit *= 10
 
@@ -155,5 +156,5 @@ def _will_start_one(store: Store, flow: str, flows: Sequence[str], closed: set[s
 def _will_start(store: Store, job: JobRecord, flows: Sequence[str], closed: set[str]) -> bool:
     while job.waits_for is not None and job.state is JobState.PENDING:
         job = store.job(job.waits_for)
-    # What it waited for has run or ended since the list was read: then the list is old, and has to be read again.
+    # It runs, or what it waited for has run or ended since the list was read, which has to be read again then.
     return job.state is not JobState.PENDING or (job.flow in flows and job.queue not in closed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -158,13 +158,13 @@ class Store(Protocol):
     def jobs(
         self,
         *,
-        state: JobState | None = None,
+        states: Collection[JobState] = (),
         flow: str | None = None,
         queue: str | None = None,
         key: str | None = None,
         limit: int = 100,
     ) -> list[JobRecord]:
-        """Jobs, newest first."""
+        """Jobs, newest first, as they were at one moment: of several states, none is missed on its way between them."""
         ...
 
     def request(self, job_id: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
@@ -98,11 +98,14 @@ class Session:
         rows = self.run(statement, **parameters).fetchall()
         return rows[0][0] if rows else None
 
-    def select_jobs(self, where: Mapping[str, str], limit: int) -> Rows:
-        """Jobs whose columns have these values, newest first."""
+    def select_jobs(self, where: Mapping[str, str], states: Collection[JobState], limit: int) -> Rows:
+        """Jobs whose columns have these values and that are in one of these states, if any are given, newest first."""
         conditions = [f"{column} = :{column}" for column in where]
-        if where.get("state", JobState.SUCCEEDED) != JobState.SUCCEEDED:
-            conditions.append("state <> 'succeeded'")  # lets the index of unsettled jobs be used
+        if states:
+            quoted = ", ".join(f"'{JobState(state)}'" for state in sorted(states))
+            conditions.append(f"state IN ({quoted})")
+            if JobState.SUCCEEDED not in states:
+                conditions.append("state <> 'succeeded'")  # lets the index of unsettled jobs be used
         sql = f"SELECT * FROM jobs WHERE {' AND '.join(conditions) or 'true'} ORDER BY job_id DESC LIMIT :limit"  # noqa: S608
         return self.connection.execute(self.in_dialect(sql), {**where, "limit": limit})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -198,16 +198,16 @@ class SqlStore(ABC):
     def jobs(
         self,
         *,
-        state: JobState | None = None,
+        states: Collection[JobState] = (),
         flow: str | None = None,
         queue: str | None = None,
         key: str | None = None,
         limit: int = 100,
     ) -> list[JobRecord]:
-        wanted = {"state": state and state.value, "flow": flow, "queue": queue, "key": key}
+        wanted = {"flow": flow, "queue": queue, "key": key}
         given = {name: value for name, value in wanted.items() if value is not None}
         with self.reading() as session:
-            return jobs_of(session.select_jobs(given, limit))
+            return jobs_of(session.select_jobs(given, states, limit))
 
     def request(self, job_id: str) -> str:
         with self.reading() as session:

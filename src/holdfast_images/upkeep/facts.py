@@ -17,6 +17,7 @@ from holdfast_images.catalog.rows import Image, ImageLock, Refusal, Reservation,
 from holdfast_images.devices.protocol import Found
 
 MOST_JOBS = 1 << 30
+UNFINISHED = (JobState.PENDING, JobState.RUNNING)
 PARTIAL = ".partial"
 
 
@@ -87,14 +88,13 @@ def work_of(images: Images) -> Iterator[Work]:
     """Every unfinished job of the image flows."""
     store = images.engine.store
     for flow in images.flows:
-        for state in (JobState.PENDING, JobState.RUNNING):
-            for job in store.jobs(flow=flow, state=state, limit=MOST_JOBS):
-                request = msgspec.json.decode(store.request(job.job_id))
-                yield Work(
-                    job_id=job.job_id,
-                    image_id=request.get("image_id", ""),
-                    snapshot_name=request.get("snapshot_name", ""),
-                )
+        for job in store.jobs(flow=flow, states=UNFINISHED, limit=MOST_JOBS):
+            request = msgspec.json.decode(store.request(job.job_id))
+            yield Work(
+                job_id=job.job_id,
+                image_id=request.get("image_id", ""),
+                snapshot_name=request.get("snapshot_name", ""),
+            )
 
 
 def files_in(directory: Path) -> Iterator[File]:
@@ -130,7 +130,7 @@ def _finished(images: Images, locks: tuple[ImageLock, ...]) -> Iterator[str]:
         if kind != "job":
             continue
         try:
-            if images.engine.store.job(job_id).state not in (JobState.PENDING, JobState.RUNNING):
+            if images.engine.store.job(job_id).state not in UNFINISHED:
                 yield job_id
         except NotFound:
             yield job_id
