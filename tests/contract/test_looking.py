@@ -40,13 +40,15 @@ def test_jobs_are_listed_newest_first_and_by_what_is_asked_for(bench: Bench) -> 
 
     assert ids() == [pending, running, failed, done]
     assert ids(limit=2) == [pending, running]
-    assert ids(state=JobState.SUCCEEDED) == [done]
-    assert ids(state=JobState.FAILED) == [failed]
-    assert ids(state=JobState.QUARANTINED) == []
+    assert ids(states=[JobState.SUCCEEDED]) == [done]
+    assert ids(states=[JobState.FAILED]) == [failed]
+    assert ids(states=[JobState.QUARANTINED]) == []
+    assert ids(states=[JobState.PENDING, JobState.RUNNING]) == [pending, running]
+    assert ids(states=[JobState.PENDING, JobState.SUCCEEDED]) == [pending, done]
     assert ids(flow="other") == [pending]
     assert ids(queue="q") == [running, done]
     assert ids(key="k") == [pending, done]
-    assert ids(key="k", state=JobState.PENDING) == [pending]
+    assert ids(key="k", states=[JobState.PENDING]) == [pending]
 
 
 def test_jobs_are_counted_by_flow_and_state(bench: Bench) -> None:
