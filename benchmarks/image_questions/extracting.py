@@ -18,7 +18,10 @@ from pathlib import Path
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.running import extract_image
 
-extract_image(Path(sys.argv[1]), Path(sys.argv[2]), policy=Policy.STRICT, limits=Limits(), timeout=3600)
+processes = int(sys.argv[3])
+extract_image(
+    Path(sys.argv[1]), Path(sys.argv[2]), policy=Policy.STRICT, limits=Limits(), timeout=3600, processes=processes
+)
 """
 """The confined child and its parent, from the start of an interpreter to its end."""
 
@@ -26,7 +29,7 @@ TAR = ["--numeric-owner", "-xpf"]
 
 
 def extract(settings: Settings) -> Iterator[Figure]:
-    """Plain archives, beside GNU tar and bsdtar; each is timed until the file system is synced."""
+    """Plain archives, by one process that writes and by two, beside GNU tar and bsdtar; timed until all is synced."""
     place = Path(settings.directory)
     entries, large = settings.pick(10_000, 100_000), settings.pick(500, 5_000)
     for name, archive in (
@@ -37,7 +40,8 @@ def extract(settings: Settings) -> Iterator[Figure]:
             "tar -x": lambda target, archive=archive: run(["tar", *TAR, archive, "-C", target]),
             "bsdtar -x": lambda target, archive=archive: run(["bsdtar", *TAR, archive, "-C", target]),
         }
-        yield from _beside(settings, "extract", name, archive, others, {"tar -x": 1.0, "bsdtar -x": None})
+        aims = {"tar -x": 1.0, "bsdtar -x": None}
+        yield from _beside(settings, "extract", name, archive, others, aims, writers={", one process": 1, "": 2})
 
 
 def gunzip(settings: Settings) -> Iterator[Figure]:
@@ -50,7 +54,7 @@ def gunzip(settings: Settings) -> Iterator[Figure]:
     ):
         archive = gzipped(plain)
         others = {"gzip -dc | tar -x": lambda target, archive=archive: _piped(archive, target)}
-        yield from _beside(settings, "gunzip", name, archive, others, {"gzip -dc | tar -x": 0.7})
+        yield from _beside(settings, "gunzip", name, archive, others, {"gzip -dc | tar -x": 0.7}, writers={"": 2})
 
 
 def _piped(archive: Path, target: Path) -> None:
@@ -64,13 +68,16 @@ def _beside(
     archive: Path,
     others: dict[str, Callable[[Path], None]],
     aims: dict[str, float | None],
+    writers: dict[str, int],
 ) -> Iterator[Figure]:
     target = Path(settings.directory) / "extracted"
-    seconds: list[float] = []
+    ours: dict[str, list[float]] = {how: [] for how in writers}
     theirs: dict[str, list[float]] = {other: [] for other in others}
     for _ in range(settings.repeat):
-        emptied(target)
-        seconds.append(timed(lambda: run(python(EXTRACT, archive, target))))
+        for how, processes in writers.items():
+            emptied(target)
+            command = python(EXTRACT, archive, target, processes)
+            ours[how].append(timed(lambda command=command: run(command)))
         count = _count(target)
         for other, command in others.items():
             emptied(target)
@@ -78,8 +85,10 @@ def _beside(
             if _count(target) != count:
                 raise SystemExit(f"{archive.name}: {count} files, where {other} makes {_count(target)}")
     shutil.rmtree(target)
-    for other, values in theirs.items():
-        yield figure(question, name, seconds, "s", besides=values, ratio_to=f"{other}, sync", at_most=aims[other])
+    for how, seconds in ours.items():
+        for other, values in theirs.items():
+            beside = f"{other}, sync"
+            yield figure(question, name + how, seconds, "s", besides=values, ratio_to=beside, at_most=aims[other])
 
 
 def _count(target: Path) -> int:

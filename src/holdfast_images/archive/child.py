@@ -14,14 +14,15 @@ import time
 
 import msgspec
 
-from holdfast_images.archive.confining import close_others, confine, limit_file_size
+from holdfast_images.archive.confining import close_others, confine, die_with, limit_file_size
 from holdfast_images.archive.extract import extract
+from holdfast_images.archive.failing import told
 from holdfast_images.archive.images import inspect
-from holdfast_images.archive.kernel import PR_SET_PDEATHSIG, prctl
 from holdfast_images.archive.lines import Done, Failed, Inspected, Job, Line
 from holdfast_images.archive.lines import Progress as Told
 from holdfast_images.archive.reasons import Reason
-from holdfast_images.errors import DeviceLost, ImageBusy, ImageError, ImageRefused, TryAgain
+from holdfast_images.archive.second_writer import SecondWriter, start_second_writer
+from holdfast_images.errors import DeviceLost, ImageBusy, ImageError, TryAgain
 
 PROGRESS_EVERY = 0.1
 LOCK_PATIENCE = 3.0
@@ -69,23 +70,14 @@ def main(argument: str) -> None:
     gc.freeze()
     gc.enable()
     job = msgspec.json.decode(argument, type=Job)
-    _die_with(job.parent)
+    die_with(job.parent)
     if job.alarm is not None:
         signal.setitimer(signal.ITIMER_REAL, job.alarm)
     teller = Teller(1)
     try:
         end = _work(job, teller)
-    except ImageRefused as error:
-        end = Failed(
-            error="ImageRefused",
-            message=error.detail,
-            hint=error.hint,
-            code=str(error.code),
-            entry=error.entry,
-            offset=error.offset,
-        )
     except ImageError as error:
-        end = Failed(error=type(error).__name__, message=str(error), hint=error.hint)
+        end = told(error)
     except MemoryError:
         end = Failed(error="ImageRefused", code=Reason.MEMORY_LIMIT, message="reading it takes too much memory")
     except OSError as error:
@@ -96,14 +88,25 @@ def main(argument: str) -> None:
 def _work(job: Job, teller: Teller) -> Inspected | Done | Failed:
     close_others({job.archive, job.target, job.spool})
     privileged = os.geteuid() == 0
+    second: SecondWriter | None = None
+
+    def prepare(target: int) -> None:
+        nonlocal second
+        _own(target)
+        if job.processes > 1:
+            second = start_second_writer(target, limits=job.limits, keep_owner=privileged)
+
     target, measures = confine(
-        job.target, writing=job.writing, depth=job.limits.depth, keep_capabilities_of_files=job.keep_setuid
+        job.target,
+        writing=job.writing,
+        depth=job.limits.depth,
+        keep_capabilities_of_files=job.keep_setuid,
+        before_filter=prepare if job.writing else None,
     )
     # Again: some of the changes above clear it.
-    _die_with(job.parent)
+    die_with(job.parent)
     limit_file_size(max(job.limits.file_bytes, job.limits.image_bytes))
     if job.writing:
-        _own(target)
         extracted = extract(
             job.archive,
             target,
@@ -112,6 +115,7 @@ def _work(job: Job, teller: Teller) -> Inspected | Done | Failed:
             limits=job.limits,
             keep_setuid=job.keep_setuid,
             keep_owner=privileged,
+            second=second,
             progress=teller.progress,
         )
         return Done(msgspec.structs.replace(extracted, confinement=tuple(measures)))
@@ -124,13 +128,6 @@ def _work(job: Job, teller: Teller) -> Inspected | Done | Failed:
         progress=teller.progress,
     )
     return Inspected(msgspec.structs.replace(report, confinement=tuple(measures)))
-
-
-def _die_with(parent: int) -> None:
-    """The kernel kills this process when its parent ends; if that has happened already, end here."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _own(target: int) -> None:

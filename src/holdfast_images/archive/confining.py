@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Callable
 
 from holdfast_images.archive import kernel
@@ -34,9 +35,17 @@ _LANDLOCK_EXECUTE, _LANDLOCK_SPECIAL = 1 << 0, 1 << 6 | 1 << 9 | 1 << 10 | 1 << 
 _LANDLOCK_WRITING = _LANDLOCK_ALL & ~(_LANDLOCK_EXECUTE | _LANDLOCK_SPECIAL)
 
 
-def confine(target: int, *, writing: bool, depth: int, keep_capabilities_of_files: bool) -> tuple[int, list[str]]:
+def confine(
+    target: int,
+    *,
+    writing: bool,
+    depth: int,
+    keep_capabilities_of_files: bool,
+    before_filter: Callable[[int], None] | None = None,
+) -> tuple[int, list[str]]:
     """Shut this process in; the target's new descriptor (the given one is closed), and the measures in force.
 
+    `before_filter` is called with the new descriptor when all is done but what keeps it from starting processes.
     Without `writing` the target is a directory that was removed: it is empty and stays so.
     """
     measures = ["session"] if os.getsid(0) == os.getpid() else []
@@ -64,9 +73,18 @@ def confine(target: int, *, writing: bool, depth: int, keep_capabilities_of_file
         directory = root if writing else None
         kernel.landlock(_LANDLOCK_ALL, directory=directory, allowed=_LANDLOCK_WRITING)
         measures.append("landlock")
+    if before_filter is not None:
+        before_filter(root)
     if deny_system_calls():
         measures.append("seccomp")
     return root, measures
+
+
+def die_with(parent: int) -> None:
+    """The kernel kills this process when its parent ends; if that has happened already, end here."""
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def close_others(keep: set[int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import closing
 from typing import NoReturn
@@ -10,26 +9,23 @@ from typing import NoReturn
 from holdfast_images.archive import confining
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
+from holdfast_images.archive.failing import meaning
 from holdfast_images.archive.images import Image, Progress, Reading, open_image, verify_contents
 from holdfast_images.archive.layers import LayeredTree, make_root
 from holdfast_images.archive.names import printable
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.rules import Judge, Verdict
-from holdfast_images.archive.tree import Attributes, Tree
-from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
+from holdfast_images.archive.second_writer import SecondWriter
+from holdfast_images.archive.sharing import SharedTree
+from holdfast_images.archive.tree import Attributes
+from holdfast_images.errors import ImageRefused
 from holdfast_images.flushing import Flusher
 
 ROOT = b"rootfs"
 """Where layers are applied; a plain tar brings its own."""
 WARNINGS = 200
 """Told at most."""
-
-_REFUSED_BY_KERNEL = {
-    errno.ENAMETOOLONG: (Reason.NAME_TOO_LONG, "the file system cannot keep so long a name"),
-    errno.EFBIG: (Reason.FILE_TOO_LARGE, "the file is larger than a file may be"),
-    errno.EMLINK: (Reason.TOO_MANY_LINKS, "the file system cannot count so many names of one file"),
-}
 
 
 def extract(
@@ -42,8 +38,9 @@ def extract(
     keep_setuid: bool,
     keep_owner: bool,
     progress: Progress,
+    second: SecondWriter | None = None,
 ) -> Extracted:
-    """Extract the archive below the empty directory `target`, and sync it.
+    """Extract the archive below the empty directory `target`, and sync it; with the help of a second process, if given.
 
     Crash: what was written stays, and is never completed later; only what this returns may be believed.
     """
@@ -53,18 +50,20 @@ def extract(
     work = Extraction(policy, limits, keep_setuid=keep_setuid, progress=progress)
     work.warn(*image.findings)
     if image.form == "tar":
-        tree = Tree(target, depth=limits.depth, keep_owner=keep_owner)
+        tree = SharedTree(target, depth=limits.depth, keep_owner=keep_owner, second=second)
         with Flusher(target), closing(open_stream(archive, limits=limits)) as stream:
             work.write(stream, tree)
         work.finish(tree)
     else:
-        _apply_layers(image, target, work, limits=limits, keep_owner=keep_owner)
+        _apply_layers(image, target, work, limits=limits, keep_owner=keep_owner, second=second)
     return work.extracted()
 
 
-def _apply_layers(image: Image, target: int, work: Extraction, *, limits: Limits, keep_owner: bool) -> None:
+def _apply_layers(
+    image: Image, target: int, work: Extraction, *, limits: Limits, keep_owner: bool, second: SecondWriter | None
+) -> None:
     root = make_root(target, ROOT)
-    tree = LayeredTree(root, depth=limits.depth, keep_owner=keep_owner)
+    tree = LayeredTree(root, depth=limits.depth, keep_owner=keep_owner, second=second, below=ROOT + b"/")
     with Flusher(target):
         _write_layers(image, tree, work, limits)
     work.finish(tree)
@@ -91,7 +90,7 @@ class Extraction:
         self._bytes = 0
         self._warnings: list[Finding] = []
 
-    def write(self, stream: Stream, tree: Tree, *, layer: str = "") -> None:
+    def write(self, stream: Stream, tree: SharedTree, *, layer: str = "") -> None:
         """Write every entry of a tar; the first that breaks a rule ends it."""
         judge = Judge(self._policy, self._limits, keep_setuid=self._keep_setuid, layer=bool(layer))
         reader = TarReader(stream, self._limits)
@@ -119,14 +118,16 @@ class Extraction:
             entry = None
             self._heed(judge.finish(), layer)
         except OSError as error:
+            tree.settle()  # an entry before this one may have failed: that one is told
             raise _failure(error, entry) from error
         except ImageRefused as refused:
+            tree.settle()
             raise _located(refused, entry, layer) from None
         self._entries += entries
         self._files += files
         self._bytes += size
 
-    def finish(self, tree: Tree) -> None:
+    def finish(self, tree: SharedTree) -> None:
         """Everything written is as it should be and on the disk."""
         try:
             tree.finish()
@@ -160,7 +161,7 @@ class Extraction:
         raise ImageRefused(Reason.TOTAL_SIZE, f"the files have more than {self._limits.total_bytes} bytes together")
 
 
-def _write(tree: Tree, entry: Entry, verdict: Verdict, reader: TarReader) -> None:
+def _write(tree: SharedTree, entry: Entry, verdict: Verdict, reader: TarReader) -> None:
     path = verdict.path
     kind = entry.kind
     if verdict.whiteout:
@@ -182,22 +183,12 @@ def _write(tree: Tree, entry: Entry, verdict: Verdict, reader: TarReader) -> Non
 
 
 def _failure(error: OSError, entry: Entry | None) -> Exception:
-    """What a failed system call means for the image."""
-    name = printable(entry.name) if entry else "the whole tree"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(
-            f"no space left for {name}: {error.strerror}",
-            hint="make the device or the pool larger, or free some inodes",
-        )
-    if error.errno in _REFUSED_BY_KERNEL:
-        code, detail = _REFUSED_BY_KERNEL[error.errno]
-        return ImageRefused(code, detail, entry=name, offset=entry.offset if entry else None)
-    return TryAgain(f"{name} could not be written: {error.strerror}", hint="look at the kernel's log for disk errors")
+    return meaning(error, printable(entry.name), entry.offset) if entry else meaning(error, "the whole tree", None)
 
 
 def _located(refused: ImageRefused, entry: Entry | None, layer: str) -> ImageRefused:
     """The same, with the entry at which it happened."""
-    if refused.offset is not None or entry is None:
+    if refused.offset is not None or refused.entry or entry is None:
         return refused
     name = printable(entry.name)
     return ImageRefused(

@@ -9,11 +9,13 @@ from holdfast_images.archive.attributes import CRITICAL
 from holdfast_images.archive.names import printable
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.rules import OPAQUE, WHITEOUT
-from holdfast_images.archive.tree import OPEN_DIRECTORY, Attributes, Tree
+from holdfast_images.archive.second_writer import SecondWriter
+from holdfast_images.archive.sharing import SharedTree
+from holdfast_images.archive.tree import OPEN_DIRECTORY, Attributes
 from holdfast_images.errors import ImageRefused
 
 
-class LayeredTree(Tree):
+class LayeredTree(SharedTree):
     """A tree that layers are applied to in their order.
 
     Unlike in a plain tree, an entry may replace whatever a lower layer has put there, and a symbolic link of a lower
@@ -23,13 +25,18 @@ class LayeredTree(Tree):
 
     _follows = True
 
-    def __init__(self, root: int, *, depth: int, keep_owner: bool) -> None:
-        super().__init__(root, depth=depth, keep_owner=keep_owner)
+    def __init__(
+        self, root: int, *, depth: int, keep_owner: bool, second: SecondWriter | None = None, below: bytes = b""
+    ) -> None:
+        super().__init__(root, depth=depth, keep_owner=keep_owner, second=second, below=below)
         self._written: set[bytes] = set()
         self._above: set[bytes] = set()
 
     def begin_layer(self) -> None:
         """What is there from now on belongs to the lower layers."""
+        if self._written:
+            # The first layer is mostly the largest. What later ones replace or hide is to be done in their order.
+            self.stop_sharing()
         self._written.clear()
         self._above.clear()
 

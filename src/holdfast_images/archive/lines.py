@@ -20,6 +20,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy.STRICT
     limits: Limits = Limits()
     keep_setuid: bool = False
+    processes: int = 1
+    """Two, if a second one is to write, too."""
     alarm: float | None = None
     """Seconds until the child ends itself, in case the parent cannot do it."""
 

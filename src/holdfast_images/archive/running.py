@@ -21,16 +21,12 @@ import msgspec
 
 from holdfast_images.archive.confining import ROOT_MEASURES
 from holdfast_images.archive.entry import Extracted, Limits, Policy, Report
+from holdfast_images.archive.failing import heard
 from holdfast_images.archive.lines import Done, Failed, Inspected, Job, Line, Progress
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import (
-    DeviceLost,
     ExtractionTimedOut,
-    ImageBusy,
-    ImageError,
     ImageRefused,
-    NoSpace,
-    Permanent,
     TryAgain,
 )
 
@@ -61,12 +57,10 @@ imports a good part of the standard library; what is imported holds no garbage, 
 """
 PACKAGES = ("holdfast", "holdfast_images", "isal", "msgspec", "zstandard")
 """Besides the standard library, and after it: all that the child imports."""
+WORTH_TWO = 4 << 20
+"""Bytes of an archive that are worth a second process that writes."""
 LINE_BYTES = 4 << 20
 NOTES_BYTES = 4096
-
-_ERRORS: dict[str, type[ImageError]] = {
-    error.__name__: error for error in (DeviceLost, ImageBusy, NoSpace, Permanent, TryAgain)
-}
 
 
 def inspect_image(
@@ -97,10 +91,13 @@ def extract_image(
     limits: Limits,
     keep_setuid: bool = False,
     timeout: float,
+    processes: int | None = None,
     check: Callable[[], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Extracted:
     """Extract below the empty directory `target`; `check` is called several times a second and may raise to end it.
+
+    One or two processes write; if it is not said how many, two if the archive is large and there are processors.
 
     Crash: the child dies with this process. What it has written stays, and is to be thrown away: nothing continues it.
     The same holds for every exception.
@@ -108,6 +105,7 @@ def extract_image(
     with ExitStack() as held:
         child = Child(timeout=timeout, check=check, on_progress=on_progress)
         job = _job(held, archive, held.enter_context(_directory(target)), writing=True)
+        job = msgspec.structs.replace(job, processes=processes or worthwhile_processes(job.archive))
         end = child.run(msgspec.structs.replace(job, policy=policy, limits=limits, keep_setuid=keep_setuid))
     if not isinstance(end, Done):
         raise TryAgain("the process that extracts archives answered with something else")
@@ -185,7 +183,7 @@ class Child:
     def _conclude(self, status: int) -> Inspected | Done:
         end = self._end
         if isinstance(end, Failed):
-            _raise(end)
+            raise heard(end)
         if end is None or status != 0:
             notes = self._notes.decode("utf-8", "backslashreplace").strip()
             how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
@@ -236,13 +234,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             # The lock on the target keeps everybody else away until the kernel lets it die.
             log.error("process %d does not die: it hangs in the kernel", process.pid)
     if process.stdout is not None:
+        # Open in a second process as well, which the kernel kills with the first: until then it may still write.
+        if not _is_closed(process.stdout.fileno()):
+            log.error("what process %d has started does not die: it hangs in the kernel", process.pid)
         process.stdout.close()
 
 
-def _raise(failed: Failed) -> NoReturn:
-    if failed.error == ImageRefused.__name__:
-        raise ImageRefused(failed.code, failed.message, entry=failed.entry, offset=failed.offset, hint=failed.hint)
-    raise _ERRORS.get(failed.error, TryAgain)(failed.message, hint=failed.hint)
+def _is_closed(pipe: int) -> bool:
+    """Has nobody got the other end of it, at once or before long?"""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    deadline = time.monotonic() + DEATH_PATIENCE
+    while poll.poll(max(0, deadline - time.monotonic()) * 1000):
+        if not os.read(pipe, 1 << 16):
+            return True
+    return False
 
 
 def _job(held: ExitStack, archive: Path, target: int, *, writing: bool) -> Job:
@@ -253,6 +259,11 @@ def _job(held: ExitStack, archive: Path, target: int, *, writing: bool) -> Job:
         raise ImageRefused(Reason.NOT_A_TAR, "the archive is not a regular file", entry=str(archive))
     spool = held.enter_context(_unnamed_file(archive.parent))
     return Job(parent=os.getpid(), archive=descriptor, target=target, spool=spool, writing=writing)
+
+
+def worthwhile_processes(archive: int) -> int:
+    """How many processes are to write what is in this file: to start a second one takes a moment."""
+    return 2 if os.fstat(archive).st_size >= WORTH_TWO and len(os.sched_getaffinity(0)) > 1 else 1
 
 
 @contextmanager

@@ -24,7 +24,7 @@ NOBODY = 0xFFFFFFFF
 """As a user or group, chown(2) takes it for "leave as it is"."""
 
 
-class Attributes(msgspec.Struct, gc=False):
+class Attributes(msgspec.Struct, array_like=True, gc=False):
     """What is told about an entry besides its content."""
 
     mode: int

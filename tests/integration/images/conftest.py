@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Engine
 from holdfast.core.records import JobResult
+from holdfast_images.archive import running
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Workshop
 from tests.support.images.processing import results_of
@@ -32,6 +33,14 @@ def engine(tmp_path: Path, shop: Workshop) -> Iterator[Engine]:
             engine.queue(queue, limit=limit)
         with engine.worker(concurrency=16):
             yield engine
+
+
+@pytest.fixture(params=[1, 2], ids=["one-process", "two-processes"])
+def writers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many processes write, however small the archive: two make the same of it as one."""
+    count: int = request.param
+    monkeypatch.setattr(running, "worthwhile_processes", lambda _: count)
+    return count
 
 
 @pytest.fixture

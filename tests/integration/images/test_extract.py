@@ -29,6 +29,9 @@ from tests.support.images.extracting import SMALL_ROOT, canaries, extracted, fac
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
+pytestmark = pytest.mark.usefixtures("writers")
+
+
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "target"

@@ -19,6 +19,9 @@ from tests.support.images.extracting import canaries, extracted, facts, oci
 F, D, S, H = member, directory, symlink, hardlink
 
 
+pytestmark = pytest.mark.usefixtures("writers")
+
+
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "target"
