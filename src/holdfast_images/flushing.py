@@ -9,7 +9,7 @@ from typing import Self
 
 from holdfast_images.syncing import sync_file_system
 
-FLUSH_EVERY = 0.25
+FLUSH_EVERY = 0.5
 """Seconds between two rounds: often enough to keep a disk busy, and each round is as long as the disk takes."""
 
 

@@ -8,12 +8,10 @@ import select
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +22,7 @@ from holdfast_images.archive.entry import Extracted, Limits, Policy, Report
 from holdfast_images.archive.failing import heard
 from holdfast_images.archive.lines import Done, Failed, Inspected, Job, Line, Progress
 from holdfast_images.archive.reasons import Reason
+from holdfast_images.bare_python import start_python
 from holdfast_images.errors import (
     ExtractionTimedOut,
     ImageRefused,
@@ -41,22 +40,6 @@ ALARM_GRACE = 5.0
 """How much longer than its parent the child waits before it ends itself."""
 DEATH_PATIENCE = 10.0
 """A killed process may hang in the kernel for as long as a disk does; nobody waits for that."""
-START = """
-import gc, os, sys
-gc.disable()
-sys.path += sys.argv[2:]
-sys.modules["typing_extensions"] = None
-from holdfast_images.archive.child import main
-main(sys.argv[1])
-os._exit(0)
-"""
-"""The child's program. Where its packages are, it is told, and does not look for them.
-
-Half of its start and its end is spared: msgspec takes from `typing` what it would take from typing_extensions, which
-imports a good part of the standard library; what is imported holds no garbage, and need not be taken apart.
-"""
-PACKAGES = ("holdfast", "holdfast_images", "isal", "msgspec", "zstandard")
-"""Besides the standard library, and after it: all that the child imports."""
 WORTH_TWO = 4 << 20
 """Bytes of an archive that are worth a second process that writes."""
 LINE_BYTES = 4 << 20
@@ -201,24 +184,11 @@ class Child:
 
 def start(job: Job) -> subprocess.Popen[bytes]:
     """The process itself, with nothing of ours but the descriptors of the job and a pipe for what it says."""
-    return subprocess.Popen(  # noqa: S603 - this program, no shell
-        [sys.executable, "-I", "-S", "-c", START, msgspec.json.encode(job).decode(), *import_paths()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=(job.archive, job.target, job.spool),
-        start_new_session=True,
-        cwd="/",
-        env={},
-        bufsize=0,
+    return start_python(
+        "holdfast_images.archive.child",
+        msgspec.json.encode(job).decode(),
+        descriptors=(job.archive, job.target, job.spool),
     )
-
-
-def import_paths() -> list[str]:
-    """Where this process has these packages from, and nothing else of where it looks for modules."""
-    specs = [find_spec(name) for name in PACKAGES]
-    places = [place for spec in specs if spec is not None for place in spec.submodule_search_locations or ()]
-    return list(dict.fromkeys(os.path.dirname(os.path.abspath(place)) for place in places))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

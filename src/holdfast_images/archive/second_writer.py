@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import select
-import struct
-from collections import deque
-from collections.abc import Sequence
 
 import msgspec
 
@@ -18,16 +13,12 @@ from holdfast_images.archive.lines import Failed
 from holdfast_images.archive.names import printable
 from holdfast_images.archive.seccomp import deny_system_calls
 from holdfast_images.archive.tree import Attributes, Tree
-from holdfast_images.errors import ImageError, ImageRefused, TryAgain
-
-F_SETPIPE_SZ = 1031
-PIPE_BYTES = 1 << 20
-"""As much as anybody may have: with less, the first process would wait for the second more often."""
-_LENGTH = struct.Struct("=I")
+from holdfast_images.batches import BatchGiver, do_batches, widen
+from holdfast_images.errors import ImageRefused, TryAgain
 
 
 class Given(msgspec.Struct, array_like=True, gc=False):
-    """A file to be written."""
+    """A file to be written, in a directory that is there."""
 
     path: bytes
     attributes: Attributes
@@ -42,49 +33,17 @@ class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
     xattrs_lost: int
 
 
-class SecondWriter:
-    """The first process's end of it: gives batches of files, and hears of each that it is written.
+class SecondWriter(BatchGiver[Wrote | Failed]):
+    """The first process's end of it.
 
     Crash: it dies with the process that has started it, and as long as it lives it holds the lock on the target.
     """
 
     def __init__(self, process: int, batches: int, answers: int) -> None:
+        super().__init__(batches, answers, Wrote | Failed)
         self._process = process
-        self._batches = batches
-        self._answers = answers
-        self._pending = bytearray()
-        self._counts: deque[int] = deque()
-        self._failure: ImageError | None = None
-        self.waiting = 0
-        """How many of the files given are not known to be written."""
         self.owners_lost = 0
         self.xattrs_lost = 0
-        os.set_blocking(answers, False)
-
-    def give(self, files: Sequence[Given]) -> None:
-        """Have these files written, some time. Their directories are there."""
-        batch = msgspec.msgpack.encode(files)
-        self._counts.append(len(files))
-        self.waiting += len(files)
-        rest = memoryview(_LENGTH.pack(len(batch)) + batch)
-        try:
-            while rest:
-                rest = rest[os.write(self._batches, rest) :]
-        except BrokenPipeError:
-            self.settle()  # it has ended: its last words say why
-
-    def hear(self) -> None:
-        """Take the answers that are there."""
-        while self._counts and self._take():
-            pass
-
-    def settle(self) -> None:
-        """Wait until everything given is written. Raises what has failed, each time it is asked."""
-        if self._failure is not None:
-            raise self._failure
-        while self._counts:
-            select.select([self._answers], [], [])
-            self._take()
 
     def close(self) -> None:
         """Let it end, and wait for that."""
@@ -92,34 +51,14 @@ class SecondWriter:
         os.waitpid(self._process, 0)
         os.close(self._answers)
 
-    def _take(self) -> bool:
-        try:
-            piece = os.read(self._answers, 1 << 16)
-        except BlockingIOError:
-            return False
-        if not piece:
-            self._fail(TryAgain("the second process that writes files has ended", hint="look at the kernel's log"))
-        self._pending += piece
-        *lines, self._pending = self._pending.split(b"\n")
-        for line in lines:
-            answer = msgspec.json.decode(line, type=Wrote | Failed)
-            if isinstance(answer, Failed):
-                self._fail(heard(answer))
-            else:
-                self.owners_lost, self.xattrs_lost = answer.owners_lost, answer.xattrs_lost
-                self.waiting -= self._counts.popleft()
-        return True
+    def _meant(self, answer: Wrote | Failed) -> Exception | None:
+        if isinstance(answer, Failed):
+            return heard(answer)
+        self.owners_lost, self.xattrs_lost = answer.owners_lost, answer.xattrs_lost
+        return None
 
-    def _fail(self, error: ImageError) -> None:
-        self._failure = error
-        raise error
-
-
-class _Files(Tree):
-    """Makes no directories: those are the first process's, which knows what is told about them."""
-
-    def _child(self, parent: int, name: bytes, path: bytes, *, make: bool) -> int:  # noqa: ARG002 - nothing is made
-        return super()._child(parent, name, path, make=False)
+    def _gone(self) -> Exception:
+        return TryAgain("the second process that writes files has ended", hint="look at the kernel's log")
 
 
 def start_second_writer(target: int, *, limits: Limits, keep_owner: bool) -> SecondWriter | None:
@@ -127,10 +66,7 @@ def start_second_writer(target: int, *, limits: Limits, keep_owner: bool) -> Sec
     here = os.getpid()
     batches, give = os.pipe()
     hear, answers = os.pipe()
-    try:
-        fcntl.fcntl(give, F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:
-        pass  # others of this user have taken them all: smaller ones do
+    widen(give)
     try:
         process = os.fork()
     except OSError:
@@ -144,7 +80,8 @@ def start_second_writer(target: int, *, limits: Limits, keep_owner: bool) -> Sec
             limit_file_size(limits.file_bytes)
             deny_system_calls()
             # One deeper: what is given may lie in the root of layers.
-            _write_given(_Files(target, depth=limits.depth + 1, keep_owner=keep_owner), batches, answers)
+            tree = _Files(target, depth=limits.depth + 1, keep_owner=keep_owner)
+            do_batches(batches, answers, Given, tree.write)
         finally:
             os._exit(0)  # whatever it was, it was told, or the first process sees that this one is gone
     os.close(batches)
@@ -152,25 +89,22 @@ def start_second_writer(target: int, *, limits: Limits, keep_owner: bool) -> Sec
     return SecondWriter(process, give, hear)
 
 
-def _write_given(tree: Tree, batches: int, answers: int) -> None:
-    decoder = msgspec.msgpack.Decoder(list[Given])
-    with open(batches, "rb") as source:
-        while length := source.read(_LENGTH.size):
-            batch = source.read(*_LENGTH.unpack(length))
-            answer = _write_batch(tree, decoder.decode(batch))
-            os.write(answers, msgspec.json.encode(answer) + b"\n")
-            if isinstance(answer, Failed):
-                return
+class _Files(Tree):
+    """Makes no directories: those are the first process's, which knows what is told about them."""
 
+    def write(self, files: list[Given]) -> tuple[Wrote | Failed, bool]:
+        """Write a batch."""
+        path = b""
+        try:
+            for file in files:
+                path = file.path
+                self.add_file(path, file.attributes, file.size, (file.content,))
+        except OSError as error:
+            return told(meaning(error, printable(path), None)), False
+        except ImageRefused as refused:
+            located = ImageRefused(refused.code, refused.detail, entry=printable(path), hint=refused.hint)
+            return told(located), False
+        return Wrote(self.owners_lost, self.xattrs_lost), True
 
-def _write_batch(tree: Tree, files: list[Given]) -> Wrote | Failed:
-    path = b""
-    try:
-        for file in files:
-            path = file.path
-            tree.add_file(path, file.attributes, file.size, (file.content,))
-    except OSError as error:
-        return told(meaning(error, printable(path), None))
-    except ImageRefused as refused:
-        return told(ImageRefused(refused.code, refused.detail, entry=printable(path), hint=refused.hint))
-    return Wrote(tree.owners_lost, tree.xattrs_lost)
+    def _child(self, parent: int, name: bytes, path: bytes, *, make: bool) -> int:  # noqa: ARG002 - nothing is made
+        return super()._child(parent, name, path, make=False)

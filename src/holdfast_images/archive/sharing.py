@@ -9,9 +9,6 @@ from holdfast_images.archive.tree import Attributes, Tree
 
 SMALL = 64 << 10
 """Larger files are written where they are read: to hand over their content would cost more than it gains."""
-TURN = 32
-"""Files after which it is asked anew whether the second process has little left to do."""
-LITTLE = 160
 REMEMBERED = 10_000
 """Paths given at most without having heard that they are written."""
 
@@ -30,10 +27,7 @@ class SharedTree(Tree):
         self._second = second
         self._below = below
         """What leads to the root of this tree from that of the second process."""
-        self._batch: list[Given] = []
         self._given: set[bytes] = set()
-        self._turn = 0
-        self._gives = False
 
     def add_file(
         self,
@@ -45,16 +39,16 @@ class SharedTree(Tree):
     ) -> None:
         """As in any tree; perhaps later, by the other process."""
         self._await(path)
-        if not self._turn:
-            self._take_turns()
-        self._turn -= 1
-        if not self._gives or size > SMALL or pieces is not None or self._is_behind_a_link(path):
+        second = self._second
+        if second is None or not second.takes() or size > SMALL or pieces is not None or self._is_behind_a_link(path):
             super().add_file(path, attributes, size, content, pieces)
             return
         # Each piece is copied before the next is asked for: they lie in the same buffer.
         whole = b"".join(map(bytes, content))
-        self._batch.append(Given(self._below + path, attributes, size, memoryview(whole)))
+        second.add(Given(self._below + path, attributes, size, memoryview(whole)))
         self._given.add(path)
+        if len(self._given) > REMEMBERED:
+            self.settle()
 
     def add_directory(self, path: bytes, attributes: Attributes) -> None:
         """As in any tree."""
@@ -75,7 +69,6 @@ class SharedTree(Tree):
     def settle(self) -> None:
         """Everything that was added is written, or what has failed is raised."""
         if self._second is not None:
-            self._give(self._second)
             self._second.settle()
             self._given.clear()
 
@@ -86,7 +79,7 @@ class SharedTree(Tree):
             self._second.close()
             self.owners_lost += self._second.owners_lost
             self.xattrs_lost += self._second.xattrs_lost
-        self._second, self._gives = None, False
+        self._second = None
 
     def finish(self) -> None:
         """As in any tree."""
@@ -105,18 +98,3 @@ class SharedTree(Tree):
     def _await(self, path: bytes) -> None:
         if path in self._given:
             self.settle()
-
-    def _take_turns(self) -> None:
-        """Both write, side by side: whenever the second has little left to do, the next files are given to it."""
-        self._turn = TURN
-        if self._second is not None:
-            self._give(self._second)
-            self._second.hear()
-            if len(self._given) > REMEMBERED:
-                self.settle()
-            self._gives = self._second.waiting < LITTLE
-
-    def _give(self, second: SecondWriter) -> None:
-        if self._batch:
-            second.give(self._batch)
-            self._batch = []

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast_images.devices.copying import copy_tree
+from holdfast_images.devices.copying import WORTH_TWO, copy_tree
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.identity import (
     Identity,
@@ -53,8 +53,17 @@ class DirectoryDevices:
 
     backend = "directory"
 
-    def __init__(self, root: str | Path, *, patience: float = PATIENCE, low_water_bytes: int = LOW_WATER_BYTES) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        patience: float = PATIENCE,
+        low_water_bytes: int = LOW_WATER_BYTES,
+        worth_two: int = WORTH_TWO,
+    ) -> None:
+        """A snapshot of more files than `worth_two` is copied by two processes."""
         self._patience = patience
+        self._worth_two = worth_two
         self._low_water = low_water_bytes
         self._mounts: dict[str, int] = {}
         self._mounts_lock = threading.Lock()
@@ -63,10 +72,15 @@ class DirectoryDevices:
 
     @classmethod
     def open(
-        cls, root: str | Path, *, patience: float = PATIENCE, low_water_bytes: int = LOW_WATER_BYTES
+        cls,
+        root: str | Path,
+        *,
+        patience: float = PATIENCE,
+        low_water_bytes: int = LOW_WATER_BYTES,
+        worth_two: int = WORTH_TWO,
     ) -> DirectoryDevices:
         """The devices below `root`, without what crashes have left there."""
-        devices = cls(root, patience=patience, low_water_bytes=low_water_bytes)
+        devices = cls(root, patience=patience, low_water_bytes=low_water_bytes, worth_two=worth_two)
         devices.collect()
         return devices
 
@@ -204,7 +218,7 @@ class DirectoryDevices:
             identity = read_identity(source)
             crash_point("snapshot.temporary-made")
             with Flusher(directory):
-                digest, _ = copy_tree(source, CONTENT, directory, CONTENT)
+                digest, _ = copy_tree(source, directory, CONTENT, worth_two=self._worth_two)
             if identity is None or digest != identity.digest:
                 raise not_as_sealed(origin.name)
             crash_point("snapshot.copied")

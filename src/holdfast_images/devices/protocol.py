@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast import Finding
 
 MOST_DEVICE_ID = (1 << 24) - 1

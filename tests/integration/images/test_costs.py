@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 
-from holdfast_images import flushing
-from holdfast_images.archive import compression, inflating, running, tree
+from holdfast_images import bare_python, batches, flushing
+from holdfast_images.archive import compression, inflating, tree
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.extract import extract
 from holdfast_images.archive.images import inspect
 from holdfast_images.archive.inflating import PIECE
+from holdfast_images.archive.second_writer import start_second_writer
+from holdfast_images.archive.sharing import SharedTree
+from holdfast_images.archive.tree import Attributes
 from holdfast_images.devices import directory as directory_backend
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
@@ -58,7 +61,7 @@ class CountingOs:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> CountingOs:
     found = CountingOs()
-    for module in (tree, compression, inflating, partial):
+    for module in (tree, compression, inflating, partial, batches):
         monkeypatch.setattr(module, "os", found)
     return found
 
@@ -126,6 +129,23 @@ def test_a_file_is_extracted_by_four_calls(
     assert counted.calls["mkdir"] == opened_directories
     assert counted.calls["fchmod"] == opened_directories
     assert counted.calls["fchown"] == 0
+
+
+def test_files_given_to_a_second_process_cost_the_first_a_call_a_batch(tmp_path: Path, counted: CountingOs) -> None:
+    files = 3 * batches.TURN
+    with opened(tmp_path) as place:
+        second = start_second_writer(place, limits=LIMITS, keep_owner=False)
+        assert second is not None
+        shared = SharedTree(place, depth=LIMITS.depth, keep_owner=False, second=second)
+        shared.add_directory(b"d", Attributes(0o755, 0, 0, 1))
+        counted.calls.clear()
+        for number in range(files):
+            shared.add_file(b"d/%d" % number, Attributes(0o644, 0, 0, 1), 1, (memoryview(b"x"),))
+        shared.stop_sharing()
+
+    assert len(os.listdir(tmp_path / "d")) == files
+    assert counted.calls["write"] == files / batches.TURN
+    assert counted.calls["open"] == 1  # the directory, to see that it is there
 
 
 def test_a_plain_archive_is_read_once(counted: CountingOs) -> None:
@@ -201,11 +221,13 @@ NEVER_IN_A_CHILD = set(
 MOST_MODULES_OF_A_CHILD = 160
 
 
-def test_a_child_imports_only_what_it_needs() -> None:
-    told = running.START.replace("main(sys.argv[1])", "print(*sys.modules, flush=True)")
-    command = [sys.executable, "-I", "-S", "-c", told, "no job", *running.import_paths()]
+@pytest.mark.parametrize("module", ["holdfast_images.archive.child", "holdfast_images.devices.second_copier"])
+def test_a_child_imports_only_what_it_needs(module: str) -> None:
+    told = bare_python.START.replace(".main(sys.argv[2])", ";print(*sys.modules, flush=True)")
+    words = [module, "no job", *bare_python.import_paths()]
+    command = [sys.executable, "-I", "-S", "-c", told, *words]
     found = set(subprocess.run(command, env={}, capture_output=True, text=True, check=True).stdout.split())
 
-    assert "holdfast_images.archive.child" in found
+    assert module in found
     assert found & NEVER_IN_A_CHILD == set()
     assert len(found) <= MOST_MODULES_OF_A_CHILD

@@ -20,7 +20,7 @@ from holdfast_images.archive.lines import Job
 from holdfast_images.archive.running import start
 from holdfast_images.errors import ExtractionTimedOut, ImageBusy, ImageRefused, NoSpace, TryAgain
 from tests.support.images.archives import END, archive, compressed, directory, header, member
-from tests.support.images.children import become_nobody, child_of_mine, children_of, command_of, is_alive
+from tests.support.images.children import become_nobody, child_of_mine, children_of, command_of, is_alive, is_free
 from tests.support.images.extracting import (
     NOBODY,
     SMALL_ROOT,
@@ -57,17 +57,6 @@ def nothing_is_left(target: Path) -> None:
     """No child, and soon nobody holds the target: one killed while it syncs does so until the disk is done."""
     assert living_children() == []
     eventually(lambda: is_free(target), "nobody holds the target")
-
-
-def is_free(target: Path) -> bool:
-    descriptor = os.open(target, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 # --- ended from outside -------------------------------------------------------------------------------------

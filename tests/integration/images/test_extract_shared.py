@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import pytest
 
 from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.second_writer import Given, SecondWriter, start_second_writer
-from holdfast_images.archive.sharing import SMALL, TURN, SharedTree
+from holdfast_images.archive.second_writer import SecondWriter, start_second_writer
+from holdfast_images.archive.sharing import SMALL, SharedTree
 from holdfast_images.archive.tree import Attributes
 from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
 from tests.support.images.archives import archive, directory, hardlink, member, symlink
-from tests.support.images.children import child_of_mine, children_of, is_alive
+from tests.support.images.children import child_of_mine, children_of, is_alive, is_free
 from tests.support.images.extracting import Fact, canaries, extracted, facts
 from tests.support.waiting import eventually
 
@@ -100,17 +99,6 @@ def test_two_processes_make_the_same_of_an_archive_as_one(tmp_path: Path, rng: r
 def second_of_mine() -> int:
     (found,) = children_of(child_of_mine())
     return found
-
-
-def is_free(target: Path) -> bool:
-    descriptor = os.open(target, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def number_of_files(target: Path) -> int:
@@ -285,28 +273,6 @@ def test_what_was_given_is_waited_for_before_its_name_is_touched_again(
         expected = made(alone, tmp_path / "one", then)
 
     assert made(tree, target, then) == expected
-
-
-def test_small_files_go_to_the_second_process_by_the_batch(
-    tree: SharedTree, target: Path, second: SecondWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches: list[int] = []
-    give = second.give
-
-    def counted(files: Sequence[Given]) -> None:
-        batches.append(len(files))
-        give(files)
-
-    monkeypatch.setattr(second, "give", counted)
-    for number in range(3 * TURN):
-        add(tree, b"d/%d" % number, b"x")
-    add(tree, b"large", b"x" * (SMALL + 1))
-    assert (target / "large").exists()  # this one was not given
-    tree.stop_sharing()
-
-    assert max(batches) <= TURN
-    assert len(batches) <= 4
-    assert len(os.listdir(target / "d")) == 3 * TURN
 
 
 def test_a_failure_is_told_again_and_again(tree: SharedTree, target: Path) -> None:

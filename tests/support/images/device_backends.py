@@ -14,7 +14,7 @@ from holdfast_images.devices.protocol import Device, Devices
 
 IN_GUEST = "HOLDFAST_GUEST" in os.environ
 """Set by tests/guest, whose kernel has a device mapper that may be used at will."""
-BACKENDS = ("devicemapper",) if IN_GUEST else ("directory",)
+BACKENDS = ("devicemapper",) if IN_GUEST else ("directory", "directory-copied-by-two")
 
 ORIGIN = Device(id=4711, name="thin-4711", uuid="5e3c1c6e-0000-8000-8000-000000000001", size=1 << 30)
 SNAPSHOT = Device(id=815, name="snap-alpine", uuid=ORIGIN.uuid, size=1 << 30)
@@ -26,6 +26,9 @@ def open_backend(name: str, root: Path | str, *, patience: float = 0.1) -> Devic
         from tests.devicemapper.pools import open_devices
 
         return open_devices(Path(root), patience=patience)
+    if name == "directory-copied-by-two":
+        # A second process that has just been started needs a moment to see that it is alone.
+        return DirectoryDevices.open(Path(root), patience=max(2.0, patience), worth_two=0)
     return DirectoryDevices.open(Path(root), patience=patience)
 
 
