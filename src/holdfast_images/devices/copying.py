@@ -10,7 +10,7 @@ import stat
 
 from holdfast_images.devices.copying_files import FileCopier
 from holdfast_images.devices.crash_points import crash_point
-from holdfast_images.devices.locking import DIRECTORY
+from holdfast_images.devices.locking import DIRECTORY, open_below
 from holdfast_images.devices.manifest import Tally, digest_records, entries_of, record_of, searchable
 from holdfast_images.devices.protocol import Usage
 from holdfast_images.devices.second_copier import Given, SecondCopier
@@ -41,9 +41,11 @@ class _Copier:
         self.tally = Tally()
         self._source_parent = source_parent
         self._parent = target_parent
-        self._first_names: dict[int, str] = {}
+        self._first_names: dict[int, tuple[str, str]] = {}
         self._files = FileCopier()
         self._second: SecondCopier | None = None
+        self._shared: set[str] = set()
+        """Directories of which the second process was given files."""
         self._unfinished: list[tuple[str, os.stat_result]] = []
         # Who is not root may have to change the mode of a directory to get into it, which two cannot do at a time.
         self._may_be_two = os.geteuid() == 0 and len(os.sched_getaffinity(0)) > 1
@@ -61,10 +63,10 @@ class _Copier:
                     content = self._copy_entry(source, entry, attributes, copy, path)
                     records.append(record_of(raw, attributes, content))
                 crash_point("snapshot.half-copied")
-                if self._second is None:
-                    self._files.finish(source, copy, there, UNFINISHED_MODE)
-                else:
+                if path in self._shared:
                     self._unfinished.append((path, there))  # there may be files to come
+                else:
+                    self._files.finish(source, copy, there, UNFINISHED_MODE)
         finally:
             os.close(copy)
         records.append(record_of(b"", there, b""))
@@ -75,8 +77,7 @@ class _Copier:
         if self._second is not None:
             self._second.settle()
         for path, there in self._unfinished:
-            source = os.open(path, DIRECTORY, dir_fd=self._source_parent)
-            copy = os.open(path, DIRECTORY, dir_fd=self._parent)
+            source, copy = (open_below(parent, os.fsencode(path)) for parent in (self._source_parent, self._parent))
             try:
                 self._files.finish(source, copy, there, UNFINISHED_MODE)
             finally:
@@ -93,10 +94,9 @@ class _Copier:
         if stat.S_ISDIR(mode):
             return self.copy_directory(source, name, there, copy, f"{path}/{name}")
         if there.st_nlink > 1:
-            first = self._first_names.setdefault(there.st_ino, f"{path}/{name}")
-            if first != f"{path}/{name}":
-                # Every directory on the way was made by us: there is no symlink to follow.
-                os.link(first, name, src_dir_fd=self._parent, dst_dir_fd=copy, follow_symlinks=False)
+            first = self._first_names.setdefault(there.st_ino, (path, name))
+            if first != (path, name):
+                self._link(first, copy, name)
                 return os.fsencode(os.readlink(name, dir_fd=copy)) if stat.S_ISLNK(mode) else b""
         elif stat.S_ISREG(mode) and self._is_given(path, name):
             return b""
@@ -104,6 +104,15 @@ class _Copier:
             self._files.copy(source, name, there, copy)
             return b""
         return self._copy_special(source, name, there, copy)
+
+    def _link(self, first: tuple[str, str], copy: int, name: str) -> None:
+        path, first_name = first
+        # Every directory on the way was made by us: there is no symlink to follow.
+        parent = open_below(self._parent, os.fsencode(path))
+        try:
+            os.link(first_name, name, src_dir_fd=parent, dst_dir_fd=copy, follow_symlinks=False)
+        finally:
+            os.close(parent)
 
     def _is_given(self, path: str, name: str) -> bool:
         """Does the second process copy this file?"""
@@ -114,6 +123,7 @@ class _Copier:
         if not self._second.takes():
             return False
         self._second.add(Given(os.fsencode(path), os.fsencode(name)))
+        self._shared.add(path)
         return True
 
     def _copy_special(self, source: int, name: str, there: os.stat_result, copy: int) -> bytes:

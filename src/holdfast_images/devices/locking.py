@@ -9,6 +9,8 @@ import time
 from holdfast_images.errors import DeviceBusy
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LONGEST_PATH = 4000
+"""In bytes; the kernel takes 95 more."""
 PAUSE = 0.02
 
 
@@ -51,6 +53,22 @@ def is_locked(parent: int, name: str) -> bool:
         return not try_lock(descriptor, exclusive=True)
     finally:
         os.close(descriptor)
+
+
+def open_below(parent: int, path: bytes) -> int:
+    """A descriptor of a directory some levels below another; its path may be longer than the kernel takes at once."""
+    here = parent
+    while True:
+        cut = len(path) if len(path) <= LONGEST_PATH else path.rindex(b"/", 0, LONGEST_PATH)
+        piece, path = path[:cut], path[cut + 1 :]
+        try:
+            below = os.open(piece, DIRECTORY, dir_fd=here)
+        finally:
+            if here != parent:
+                os.close(here)
+        if not path:
+            return below
+        here = below
 
 
 def is_named(descriptor: int, parent: int, name: str) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast_images.batches import BatchGiver, do_batches, widen
 from holdfast_images.devices.copying_files import FileCopier
-from holdfast_images.devices.locking import DIRECTORY
+from holdfast_images.devices.locking import open_below
 from holdfast_images.errors import DeviceBusy
 
 
@@ -98,5 +98,5 @@ class _Copier:
         if self._here is not self._parents:
             for descriptor in self._here:
                 os.close(descriptor)
-        source, target = (os.open(path, DIRECTORY, dir_fd=parent) for parent in self._parents)
+        source, target = (open_below(parent, path) for parent in self._parents)
         self._path, self._here = path, (source, target)

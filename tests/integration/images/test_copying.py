@@ -102,6 +102,24 @@ def test_a_copy_by_two_is_faithful(source: Path, target: Path, rng: random.Rando
     assert second_of(os.getpid()) == []
 
 
+@pytest.mark.parametrize("worth_two", [0, 1000], ids=["by two", "by one"])
+def test_paths_may_be_longer_than_the_kernel_takes_at_once(source: Path, target: Path, worth_two: int) -> None:
+    (source / "content").mkdir()
+    here = os.open(source / "content", os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("d" * 200, dir_fd=here)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    for name in ("a", "b"):
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o640, dir_fd=here))
+    os.link("a", "another name of a", src_dir_fd=here, dst_dir_fd=here)
+    os.utime(here, ns=(1, 1))
+    os.close(here)
+
+    assert copied(source, target, worth_two=worth_two) == digest_of(source) == digest_of(target)
+
+
 @pytest.mark.parametrize("worth_two, started", [(0, 1), (50, 1), (1000, 0)])
 def test_a_second_process_is_started_once_if_it_is_worth_it(
     source: Path, target: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, worth_two: int, started: int
