@@ -18,7 +18,7 @@ import pytest
 from holdfast_images.archive.kernel import landlock_version
 from tests.support.images import confined
 from tests.support.images.archives import archive, member
-from tests.support.images.children import become_nobody, child_of_mine
+from tests.support.images.children import become_nobody, child_of_mine, status_of
 from tests.support.images.extracting import NOBODY, SMALL_ROOT, extracted, inspected_by_child
 
 IS_ROOT = os.geteuid() == 0
@@ -117,11 +117,6 @@ def test_without_namespaces_and_roots_landlock_keeps_paths_out_of_reach(place: P
     assert told["read outside"] == told["read /proc"] == "EACCES"
     assert told["climb"] == "EACCES"
     assert told["write inside"] == ("done" if mode == "writing" else "ENOENT")
-
-
-def status_of(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def test_the_child_itself_is_shut_in_while_it_works(tmp_path: Path) -> None:

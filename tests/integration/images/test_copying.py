@@ -21,6 +21,7 @@ from holdfast_images.devices.manifest import manifest_of
 from holdfast_images.errors import DeviceBusy
 from tests.support.images.children import children_of, command_of, is_alive, is_free
 from tests.support.images.extracting import facts
+from tests.support.images.small_disks import tmpfs_on
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="others copy alone: they may have to change modes on the way")
@@ -157,9 +158,8 @@ def test_a_second_process_that_is_killed_is_told_as_something_that_may_pass(
 
 @pytest.fixture
 def small_disk(target: Path) -> Iterator[Path]:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=300,mode=755", "none", target], check=True)
-    yield target
-    subprocess.run(["umount", target], check=True)
+    with tmpfs_on(target, megabytes=64, inodes=300):
+        yield target
 
 
 def test_a_disk_that_is_full_for_either_of_them_is_told_as_such(source: Path, small_disk: Path) -> None:

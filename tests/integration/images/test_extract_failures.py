@@ -31,6 +31,7 @@ from tests.support.images.extracting import (
     inspected_by_child,
     written,
 )
+from tests.support.images.small_disks import tmpfs_on
 from tests.support.waiting import PATIENCE, eventually
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -230,9 +231,8 @@ def test_the_target_is_locked_as_long_as_the_child_lives(target: Path) -> None:
 @pytest.fixture
 def small_disk(target: Path) -> Iterator[Path]:
     target.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=100,mode=755", "none", target], check=True)
-    yield target
-    subprocess.run(["umount", target], check=True)
+    with tmpfs_on(target, megabytes=1, inodes=100):
+        yield target
 
 
 @ROOT_ONLY

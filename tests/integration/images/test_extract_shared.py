@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +19,9 @@ from holdfast_images.archive.sharing import SMALL, SharedTree
 from holdfast_images.archive.tree import Attributes
 from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
 from tests.support.images.archives import archive, directory, hardlink, member, symlink
-from tests.support.images.children import child_of_mine, children_of, is_alive, is_free
+from tests.support.images.children import child_of_mine, children_of, is_alive, is_free, status_of
 from tests.support.images.extracting import Fact, canaries, extracted, facts
+from tests.support.images.small_disks import tmpfs_on
 from tests.support.waiting import eventually
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
@@ -150,9 +150,8 @@ def test_the_second_process_is_waited_for_before_the_tree_is_believed(target: Pa
 @pytest.fixture
 def small_disk(target: Path) -> Iterator[Path]:
     target.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=2000,mode=755", "none", target], check=True)
-    yield target
-    subprocess.run(["umount", target], check=True)
+    with tmpfs_on(target, megabytes=64, inodes=2000):
+        yield target
 
 
 @ROOT_ONLY
@@ -164,11 +163,6 @@ def test_a_disk_that_is_full_for_either_of_them_is_told_before_what_comes_later(
 
 
 # --- shut in ------------------------------------------------------------------------------------------------
-
-
-def status_of(pid: int) -> dict[str, str]:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def test_the_second_process_is_as_shut_in_as_the_first(tmp_path: Path, target: Path) -> None:

@@ -71,6 +71,12 @@ def is_free(target: Path) -> bool:
     return True
 
 
+def status_of(pid: int) -> dict[str, str]:
+    """What /proc/pid/status says."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
 def become_nobody() -> None:
     """For the moment between fork and exec: no longer root, and no privilege but to read, lest Python lie in /root.
 
