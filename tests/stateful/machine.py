@@ -268,9 +268,10 @@ class StoreMachine(RuleBasedStateMachine):
         message = b.end(claim, dispositions, code, error="no", not_before=later, forget_steps=forget)
         applied = self._write(claim, message)
         if applied:
-            if forget:
-                applied.steps.clear()
             self.model.abort(applied, states, not_before=later)
+            if forget:  # all is cleaned up: nothing is left to be done for an ending
+                applied.steps.clear()
+                applied.ending = False
 
     @rule(which=choices)
     def wait_for_a_child(self, which: int) -> None:
