@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
@@ -24,7 +25,7 @@ _F_SETPIPE_SZ = 1031
 _LENGTH = struct.Struct("=I")
 
 
-class BatchGiver(Generic[Answer]):
+class BatchGiver(ABC, Generic[Answer]):
     """The first process's end: both work, and whenever the second has little left to do, the next batch is its own.
 
     Subclasses know what the answers mean.
@@ -86,13 +87,13 @@ class BatchGiver(Generic[Answer]):
             self._poll.poll()
             self._take()
 
+    @abstractmethod
     def _meant(self, answer: Answer) -> Exception | None:
         """What an answer says has failed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _gone(self) -> Exception:
         """What it means that the second process has ended without a word."""
-        raise NotImplementedError
 
     def _take(self) -> bool:
         try:

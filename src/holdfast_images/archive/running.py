@@ -23,11 +23,7 @@ from holdfast_images.archive.failing import heard
 from holdfast_images.archive.lines import Done, Failed, Inspected, Job, Line, Progress
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.bare_python import start_python
-from holdfast_images.errors import (
-    ExtractionTimedOut,
-    ImageRefused,
-    TryAgain,
-)
+from holdfast_images.errors import ExtractionTimedOut, ImageRefused, TryAgain
 
 log = logging.getLogger("holdfast_images.archive")
 

@@ -58,7 +58,8 @@ class SecondWriter(BatchGiver[Wrote | Failed]):
         return None
 
     def _gone(self) -> Exception:
-        return TryAgain("the second process that writes files has ended", hint="look at the kernel's log")
+        hint = "it was killed, perhaps for want of memory: the kernel's log tells"
+        return TryAgain("the second process that writes files has ended", hint=hint)
 
 
 def start_second_writer(target: int, *, limits: Limits, keep_owner: bool) -> SecondWriter | None:
@@ -83,7 +84,7 @@ def start_second_writer(target: int, *, limits: Limits, keep_owner: bool) -> Sec
             tree = _Files(target, depth=limits.depth + 1, keep_owner=keep_owner)
             do_batches(batches, answers, Given, tree.write)
         finally:
-            os._exit(0)  # whatever it was, it was told, or the first process sees that this one is gone
+            os._exit(0)  # without a word, the first process sees that this one is gone
     os.close(batches)
     os.close(answers)
     return SecondWriter(process, give, hear)
@@ -104,6 +105,8 @@ class _Files(Tree):
         except ImageRefused as refused:
             located = ImageRefused(refused.code, refused.detail, entry=printable(path), hint=refused.hint)
             return told(located), False
+        except Exception as error:  # whatever it is, the first process is told and can tell
+            return told(TryAgain(f"{printable(path)} could not be written: {type(error).__name__}: {error}")), False
         return Wrote(self.owners_lost, self.xattrs_lost), True
 
     def _child(self, parent: int, name: bytes, path: bytes, *, make: bool) -> int:  # noqa: ARG002 - nothing is made

@@ -16,12 +16,12 @@ from holdfast_images.devices.protocol import Usage
 from holdfast_images.devices.second_copier import Given, SecondCopier
 
 UNFINISHED_MODE = 0o700
-WORTH_TWO = 1000
-"""Files after which it is worth to start a second process."""
 
 
-def copy_tree(source_parent: int, target_parent: int, name: str, *, worth_two: int = WORTH_TWO) -> tuple[str, Usage]:
+def copy_tree(source_parent: int, target_parent: int, name: str, *, worth_two: int) -> tuple[str, Usage]:
     """Copy a directory from one directory to another. The digest of its manifest, as it was read, and what it holds.
+
+    With more files than `worth_two`, root has two processes copy them, where there are two processors.
 
     Crash: a part of the copy is left under `name`. A second process ends within moments; until then it holds the locks
     on both parents, if the descriptors given have any.
@@ -119,7 +119,11 @@ class _Copier:
         if self._second is None:
             if not self._may_be_two or self.tally.files < self._worth_two:
                 return False
-            self._second = SecondCopier(self._source_parent, self._parent)
+            try:
+                self._second = SecondCopier(self._source_parent, self._parent)
+            except OSError:
+                self._may_be_two = False  # there is no process to be had
+                return False
         if not self._second.takes():
             return False
         self._second.add(Given(os.fsencode(path), os.fsencode(name)))

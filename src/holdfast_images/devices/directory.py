@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast_images.devices.copying import WORTH_TWO, copy_tree
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.identity import (
     Identity,
@@ -46,6 +45,8 @@ CONTENT = "content"
 PATIENCE = 2.0
 LOW_WATER_BYTES = 1 << 30
 LOW_WATER_FILES = 10_000
+WORTH_TWO = 1000
+"""Files of a snapshot from which on a second process is worth its start."""
 
 
 class DirectoryDevices:
@@ -61,7 +62,7 @@ class DirectoryDevices:
         low_water_bytes: int = LOW_WATER_BYTES,
         worth_two: int = WORTH_TWO,
     ) -> None:
-        """A snapshot of more files than `worth_two` is copied by two processes."""
+        """A snapshot of more files than `worth_two` may be copied by two processes."""
         self._patience = patience
         self._worth_two = worth_two
         self._low_water = low_water_bytes
@@ -72,15 +73,10 @@ class DirectoryDevices:
 
     @classmethod
     def open(
-        cls,
-        root: str | Path,
-        *,
-        patience: float = PATIENCE,
-        low_water_bytes: int = LOW_WATER_BYTES,
-        worth_two: int = WORTH_TWO,
+        cls, root: str | Path, *, patience: float = PATIENCE, low_water_bytes: int = LOW_WATER_BYTES
     ) -> DirectoryDevices:
         """The devices below `root`, without what crashes have left there."""
-        devices = cls(root, patience=patience, low_water_bytes=low_water_bytes, worth_two=worth_two)
+        devices = cls(root, patience=patience, low_water_bytes=low_water_bytes)
         devices.collect()
         return devices
 
@@ -204,6 +200,8 @@ class DirectoryDevices:
 
     def snapshot(self, origin: Device, snapshot: Device) -> None:
         """Copied under a hidden name, synced, recorded as sealed, and renamed."""
+        from holdfast_images.devices.copying import copy_tree  # noqa: PLC0415 - who only looks at devices copies nothing
+
         health, there = self._look(snapshot)
         if there is not None and health is Health.HEALTHY:
             if (there.kind, there.origin, there.state) == (Kind.SNAPSHOT, origin.id, State.SEALED):

@@ -22,6 +22,7 @@ NEVER = {
     "concurrent.futures",
     "ctypes",
     "email",
+    "holdfast_images.devices.copying",
     "http.client",
     "importlib.resources",
     "isal",

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -25,6 +25,12 @@ from tests.support.images.small_disks import tmpfs_on
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="others copy alone: they may have to change modes on the way")
+
+
+@pytest.fixture(autouse=True)
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine has."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 
 @pytest.fixture
@@ -137,6 +143,23 @@ def test_a_second_process_is_started_once_if_it_is_worth_it(
     copied(source, target, worth_two=worth_two)
 
     assert len(starts) == started
+    assert facts(target / "content") == facts(source / "content")
+
+
+def test_where_no_process_can_be_started_one_copies_everything(
+    source: Path, target: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[object] = []
+
+    def no_more(*words: object, **_: object) -> NoReturn:
+        tries.append(words)
+        raise BlockingIOError
+
+    monkeypatch.setattr(bare_python, "start_python", no_more)
+    plant(source / "content", rng, 100)
+    copied(source, target)
+
+    assert len(tries) == 1
     assert facts(target / "content") == facts(source / "content")
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from holdfast_images.archive import second_writer
 from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.second_writer import SecondWriter, start_second_writer
+from holdfast_images.archive.second_writer import Given, SecondWriter, start_second_writer
 from holdfast_images.archive.sharing import SMALL, SharedTree
 from holdfast_images.archive.tree import Attributes
 from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
@@ -275,6 +276,22 @@ def test_a_failure_is_told_again_and_again(tree: SharedTree, target: Path) -> No
     for _ in range(2):
         with pytest.raises(TryAgain, match="d/f could not be written"):
             tree.settle()
+
+
+def test_a_bug_in_the_second_process_is_told_in_its_own_words(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_file(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(second_writer._Files, "add_file", add_file)
+    target.mkdir()
+    root = os.open(target, os.O_RDONLY)
+    second = start_second_writer(root, limits=Limits(), keep_owner=False)
+    assert second is not None
+    second.add(Given(b"f", plain(), 1, memoryview(b"x")))
+    with pytest.raises(TryAgain, match="f could not be written: ZeroDivisionError: a bug"):
+        second.settle()
+    second.close()
+    os.close(root)
 
 
 def test_where_no_process_can_be_started_one_writes_everything(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

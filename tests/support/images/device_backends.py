@@ -28,7 +28,9 @@ def open_backend(name: str, root: Path | str, *, patience: float = 0.1) -> Devic
         return open_devices(Path(root), patience=patience)
     if name == "directory-copied-by-two":
         # A second process that has just been started needs a moment to see that it is alone.
-        return DirectoryDevices.open(Path(root), patience=max(2.0, patience), worth_two=0)
+        devices = DirectoryDevices(Path(root), patience=max(2.0, patience), worth_two=0)
+        devices.collect()
+        return devices
     return DirectoryDevices.open(Path(root), patience=patience)
 
 
