@@ -23,8 +23,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# program:package of Debian. The tests compare what they unpack with what these make of it.
-TOOLS := tar:tar umoci:umoci skopeo:skopeo zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl
+# program:package of Debian. The tests compare what they unpack with what these make of it; the compiler makes a clock
+# that can be set for the processes of a random history alone.
+TOOLS := tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential
 
 tools: ## the programs that the tests need, installed by apt-get if they are missing
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
@@ -50,7 +51,7 @@ test: lint tools ## lint and all tests but the exhaustive ones: minutes
 test-devicemapper: venv ## thin devices in a guest with a kernel of its own, and power cuts
 	$(BIN)/python -m tests.guest all || [ $$? -eq 77 ]
 
-test-exhaustive: venv tools ## the tests that take many minutes
+test-exhaustive: venv tools ## the tests that take many minutes; random histories for an hour (HOLDFAST_HISTORY_MINUTES)
 	$(BIN)/pytest -n $(JOBS) -m exhaustive --timeout 7200 $(PYTEST_ARGS)
 	$(BIN)/python -m tests.guest test -m exhaustive tests/devicemapper || [ $$? -eq 77 ]
 	$(BIN)/python -m tests.guest cuts --all --random 20 || [ $$? -eq 77 ]
@@ -62,7 +63,7 @@ demo-engine: venv ## a flow that is killed and goes on
 	$(BIN)/python examples/quickstart.py
 
 # Beside which images are measured.
-bench: TOOLS += bsdtar:libarchive-tools curl:curl gzip:gzip
+bench: TOOLS += curl:curl
 bench: venv tools ## measure everything, beside its peers: some thirty minutes
 	$(BIN)/python benchmarks $(BENCH_ARGS)
 

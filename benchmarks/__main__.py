@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import msgspec
+from measuring.chart import chart
 from measuring.tables import Report, markdown, provenance, write_between
 
 PROGRAMS: Mapping[str, Sequence[str]] = {
@@ -28,7 +29,7 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 }
 RESULTS = HERE / "results.json"
 PAGE = HERE.parent / "docs" / "explanation" / "benchmarks.md"
-README = HERE.parent / "README.md"
+CHART = HERE.parent / "docs" / "images" / "figures.svg"
 
 
 def main() -> int:
@@ -38,7 +39,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the figures as JSON on stdout")
     parser.add_argument("--repeat", type=int, help="runs per figure (5, with --quick 3)")
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, metavar="PROGRAM", help=", ".join(PROGRAMS))
-    parser.add_argument("--write", action="store_true", help="write results.json and the tables of docs and README")
+    parser.add_argument("--write", action="store_true", help="write results.json, the table of the docs and the chart")
     parser.add_argument("--read", nargs="+", metavar="FILE", type=Path, default=[], help="take the figures from files")
     options = parser.parse_args()
     passed_on = (["--quick"] if options.quick else []) + (["--repeat", str(options.repeat)] if options.repeat else [])
@@ -52,7 +53,7 @@ def main() -> int:
     if options.write:
         RESULTS.write_text(text + "\n")
         write_between(PAGE, "results", f"{provenance(report)}\n\n{markdown(report)}")
-        write_between(README, "figures", f"{provenance(report)}\n\n{markdown(report, aims_only=True)}")
+        CHART.write_text(chart(report.figures))
     for title, reason in report.not_measured.items():
         print(f"NOT MEASURED: {title}: {reason}", file=sys.stderr)
     return int(failed)

@@ -1,6 +1,8 @@
 """Steps that are `async def`: many jobs wait at the same time on one event loop, each with its own timeout.
 
-python examples/async_steps.py
+python examples/async_steps.py [DIRECTORY]
+
+With a directory, what it does stays there, and a second run finds the pages stored.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -55,7 +58,8 @@ def store(run: Run[Page, Sizes], tx: Transaction) -> None:
 
 
 flow = (
-    Flow("fetch-page", request=Page, response=Sizes)
+    # A page is stored once. Its number is a primary key: a second job for it could only fail.
+    Flow("fetch-page", request=Page, response=Sizes, unique="forever")
     .start("fetch", fetch, retry=fixed(2, delay=0.05), timeout=seconds(1))
     .commit("store", store)
 )
@@ -63,18 +67,20 @@ flow = (
 
 def main() -> None:
     logging.getLogger("holdfast").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="holdfast-async-") as name:
+    lasting = nullcontext(sys.argv[1]) if len(sys.argv) > 1 else tempfile.TemporaryDirectory(prefix="holdfast-async-")
+    with lasting as name:
         state = Path(name) / "state"
         with Engine.open(state, flows=[flow]) as engine, engine.worker(concurrency=JOBS):
             began = time.monotonic()
-            jobs = engine.submit_many([engine.prepare(flow, Page(number)) for number in range(JOBS)])
+            pages = [engine.prepare(flow, Page(number), key=f"page-{number}") for number in range(JOBS)]
+            jobs = engine.submit_many(pages)
             for job_id in jobs:
                 engine.result(flow, job_id, timeout=30)
             took = time.monotonic() - began
             print(f"{JOBS} jobs of 3 waits of {LATENCY} s took less than {JOBS * 3 * LATENCY / 10:.0f} s: ", end="")
             print(took < JOBS * 3 * LATENCY / 10)
 
-            late = engine.submit(flow, Page(99, slow=True))
+            late = engine.submit(flow, Page(99, slow=True), key="page-99")
             engine.result(flow, late, timeout=30)
             print(f"a step that was too late succeeded at try {engine.store.steps(late)[0].tries}")
         with closing(sqlite3.connect(state / "holdfast.db")) as database:

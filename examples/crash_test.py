@@ -71,11 +71,11 @@ def record(run: Run[Entry, Written], tx: Transaction) -> None:
 
 def scenario(step: Callable[[Path], Step]) -> Scenario:
     def flows(directory: Path) -> Sequence[Flow[Any, Any]]:
-        flow = Flow("keep-ledger", request=Entry, response=Written)
+        flow = Flow("keep-ledger", request=Entry, response=Written, unique="forever")
         return [flow.start("append", step(directory / "ledger")).commit("record", record)]
 
     def submit(engine: Engine) -> None:
-        engine.submit("keep-ledger", Entry("hold fast"))
+        engine.submit("keep-ledger", Entry("hold fast"), key="hold fast")  # done once, whoever submits it again
 
     return Scenario(flows=flows, submit=submit, observe=observe)
 

@@ -2,8 +2,9 @@
 
     make demo
 
-Works in a temporary directory, needs neither network, S3, root nor device-mapper, takes some seconds, and fails if a
-promise does. Every line that begins with `$` is a command anybody could type.
+Works in a temporary directory, or in the one it is given, where a second run finds everything done. Needs neither
+network, S3, root nor device-mapper, takes some seconds, and fails if a promise does. Every line that begins with `$`
+is a command anybody could type.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 HOLDFAST = [sys.executable, "-m", "holdfast_images.cli"]
@@ -90,7 +92,8 @@ def show(title: str) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
+    lasting = nullcontext(sys.argv[1]) if len(sys.argv) > 1 else tempfile.TemporaryDirectory(prefix="holdfast-demo-")
+    with lasting as name:
         directory = Path(name)
         (directory / "config.toml").touch()
         environment = {
@@ -103,8 +106,9 @@ def main() -> None:
 def demonstrate(directory: Path, environment: dict[str, str]) -> None:
     show("A small image, and a hostile one")
     honest, hostile = directory / "demo.tar", directory / "hostile.tar"
-    make_image(honest, 48)
-    make_hostile_image(hostile)
+    if not honest.exists():
+        make_image(honest, 48)
+        make_hostile_image(hostile)
     print(f"{honest}: {honest.stat().st_size:,} bytes\n{hostile}: {hostile.stat().st_size:,} bytes")
     words = ("process-image", "--source", f"file://{honest}", "--image-id", "demo")
 

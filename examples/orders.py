@@ -1,14 +1,18 @@
-"""An order: retries, giving up with cleanup, a follow-up job in the same transaction, one job per order.
+"""An order: retries, giving up with cleanup, a follow-up job in the same transaction, one job per order, for ever.
 
-python examples/orders.py
+python examples/orders.py [DIRECTORY]
+
+With a directory, what it does stays there. Run again with the same one, it finds the orders taken: nothing is charged,
+reserved or recorded twice, and nothing is undone.
 """
 
 from __future__ import annotations
 
 import logging
 import sqlite3
+import sys
 import tempfile
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -39,7 +43,8 @@ class Letter(msgspec.Struct):
     warehouse: str
 
 
-# --- What a step makes outside the database has a name that is the order's: making it twice makes it once ---
+# --- What a step makes outside the database has a name that is the order's: making it twice makes it once. The name is
+# --- this job's alone, because an order has one job (unique="forever"): the cleanup undoes no other's work ---
 
 
 def reserve_stock(run: Run[Order, Receipt]) -> None:
@@ -77,10 +82,11 @@ def shelf(run: Run[Order, Receipt]) -> Path:
     return Path(run.request.warehouse) / f"reserved-{run.request.number}"
 
 
-send_letter: Flow[Letter, None] = Flow("send-letter", request=Letter, response=type(None)).start("write", write_letter)
+send_letter: Flow[Letter, None] = Flow("send-letter", request=Letter, response=type(None), unique="forever")
+send_letter.start("write", write_letter)
 
 take_order = (
-    Flow("take-order", request=Order, response=Receipt, queue="orders", cleanup=release_stock)
+    Flow("take-order", request=Order, response=Receipt, queue="orders", unique="forever", cleanup=release_stock)
     .start("reserve-stock", reserve_stock, retry=fixed(2))
     .to("charge-card", charge_card, retry=exponential(5, delay=0.05, jitter=True), timeout=10)
     .commit("record-order", record_order)
@@ -89,13 +95,16 @@ take_order = (
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="    log: %(message)s")
-    with tempfile.TemporaryDirectory(prefix="holdfast-orders-") as name:
+    lasting = nullcontext(sys.argv[1]) if len(sys.argv) > 1 else tempfile.TemporaryDirectory(prefix="holdfast-orders-")
+    with lasting as name:
         warehouse, state = Path(name), Path(name) / "state"
         with Engine.open(state, flows=[take_order, send_letter]) as engine:
             engine.queue("orders", limit=4)
             good = engine.submit(take_order, Order("A-1", 120, name), key="A-1")
             again = engine.submit(take_order, Order("A-1", 120, name), key="A-1")
             print(f"submitted twice with one key, the same job: {good == again}")
+            other = engine.submit_or_find(take_order, Order("A-1", 900, name), key="A-1")
+            print(f"another order under that key, added: {other.created}, the same request: {other.same_request}")
             bad = engine.submit(take_order, Order("A-2", 900, name), key="A-2")
             with engine.worker():
                 receipt = engine.result(take_order, good, timeout=30)

@@ -1,12 +1,17 @@
 """Two flows, one after the other, as one parent job: the response of the first makes the request of the second.
 
-python examples/pipeline.py
+python examples/pipeline.py [DIRECTORY]
+
+With a directory, what it does stays there. Run again with the same one, it fetches and hashes again, over what is
+there: that is what the default, unique="unfinished", is for.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -41,9 +46,12 @@ class Hashed(msgspec.Struct):
 
 
 def copy(run: Run[Fetch, Fetched]) -> Fetched:
-    """Written beside its place and then renamed, so that a crash leaves the old file or the new one."""
+    """Written beside its place and then renamed, so that a crash leaves the old file or the new one.
+
+    The names are the source's: two jobs for one source do not run at the same time, because they share its key.
+    """
     content = Path(run.request.source).read_bytes()
-    target = Path(run.request.directory) / "fetched"
+    target = Path(run.request.directory) / f"{hashlib.sha256(run.request.source.encode()).hexdigest()[:16]}.fetched"
     partial = target.with_suffix(".partial")
     partial.write_bytes(content)
     partial.replace(target)
@@ -73,7 +81,8 @@ process = (
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="holdfast-pipeline-") as name:
+    lasting = nullcontext(sys.argv[1]) if len(sys.argv) > 1 else tempfile.TemporaryDirectory(prefix="holdfast-pipe-")
+    with lasting as name:
         source = Path(name) / "source"
         source.write_text("hold fast\n")
         # Registering a pipeline registers its stages, too.

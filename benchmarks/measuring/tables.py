@@ -38,9 +38,9 @@ class Report(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.not_measured.update(other.not_measured)
 
 
-def markdown(report: Report, *, aims_only: bool = False) -> str:
-    """Every figure that stands beside another one; or only those with an aim."""
-    figures = [one for one in report.figures if one.ratio is not None and (one.aim or not aims_only)]
+def markdown(report: Report) -> str:
+    """Every figure that stands beside another one."""
+    figures = [one for one in report.figures if one.ratio is not None]
     rows = [HEADS, *[_row(one) for one in figures]]
     rows += [(f"**not measured**: {title}", reason, "", "", "", "") for title, reason in report.not_measured.items()]
     rows = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]

@@ -14,7 +14,8 @@ from measuring.filling import fill
 from measuring.workers import Drained, drain
 
 from holdfast import Engine
-from holdfast.core.invariants import Finding, check_job
+from holdfast.core.facts import Finding
+from holdfast.core.invariants import check_job
 
 FEW = 1000
 
@@ -79,7 +80,7 @@ def _filled(stack: ExitStack, settings: Settings, jobs: int) -> Engine:
 def _refuse_findings(engine: Engine) -> None:
     """Rows that the engine would not have left prove nothing about it."""
     found: list[Finding] = list(engine.store.integrity(deep=True))
-    for one in engine.store.facts(unsettled_only=False):
+    for one in engine.store.facts():
         found += [one] if isinstance(one, Finding) else check_job(one, engine.store.now())
     if found:
         raise SystemExit(f"error: the filled database is not what the engine leaves: {found[:3]}")

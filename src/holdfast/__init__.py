@@ -10,16 +10,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.app import Engine
     from holdfast.client import Client
+    from holdfast.core.error_record import ErrorRecord
+    from holdfast.core.facts import Finding, Severity
     from holdfast.core.flow import Flow
-    from holdfast.core.invariants import Finding, Severity
     from holdfast.core.outcomes import Abort, Handoff, Rewind, Unrecoverable, WaitFor
     from holdfast.core.pipeline import Pipeline, PipelineResponse, PipelineView, StageResult
-    from holdfast.core.retry import RetryPolicy, exponential, fixed, hours, minutes, never, seconds
+    from holdfast.core.records import JobRecord, JobResult
+    from holdfast.core.retry import RetryPolicy, delays, exponential, fixed, hours, minutes, never, seconds
     from holdfast.core.run import Run, Transaction
     from holdfast.core.states import ExecutionStatus, JobState
     from holdfast.engine.settings import WorkerSettings
     from holdfast.engine.worker import Worker
-    from holdfast.errors import HoldfastError
+    from holdfast.errors import (
+        HoldfastError,
+        JobFailed,
+        JobNotFoundError,
+        JobPrunedError,
+        StepStopped,
+        StepTimeout,
+        WaitTimeout,
+    )
+    from holdfast.store.messages import Submitted
 
 __version__ = "0.1.0"
 
@@ -27,11 +38,17 @@ __all__ = [
     "Abort",
     "Client",
     "Engine",
+    "ErrorRecord",
     "ExecutionStatus",
     "Finding",
     "Flow",
     "Handoff",
     "HoldfastError",
+    "JobFailed",
+    "JobNotFoundError",
+    "JobPrunedError",
+    "JobRecord",
+    "JobResult",
     "JobState",
     "Pipeline",
     "PipelineResponse",
@@ -41,11 +58,16 @@ __all__ = [
     "Run",
     "Severity",
     "StageResult",
+    "StepStopped",
+    "StepTimeout",
+    "Submitted",
     "Transaction",
     "Unrecoverable",
     "WaitFor",
+    "WaitTimeout",
     "Worker",
     "WorkerSettings",
+    "delays",
     "exponential",
     "fixed",
     "hours",
@@ -58,11 +80,17 @@ _HOME = {
     "Abort": "holdfast.core.outcomes",
     "Client": "holdfast.client",
     "Engine": "holdfast.app",
+    "ErrorRecord": "holdfast.core.error_record",
     "ExecutionStatus": "holdfast.core.states",
-    "Finding": "holdfast.core.invariants",
+    "Finding": "holdfast.core.facts",
     "Flow": "holdfast.core.flow",
     "Handoff": "holdfast.core.outcomes",
     "HoldfastError": "holdfast.errors",
+    "JobFailed": "holdfast.errors",
+    "JobNotFoundError": "holdfast.errors",
+    "JobPrunedError": "holdfast.errors",
+    "JobRecord": "holdfast.core.records",
+    "JobResult": "holdfast.core.records",
     "JobState": "holdfast.core.states",
     "Pipeline": "holdfast.core.pipeline",
     "PipelineResponse": "holdfast.core.pipeline",
@@ -70,13 +98,18 @@ _HOME = {
     "RetryPolicy": "holdfast.core.retry",
     "Rewind": "holdfast.core.outcomes",
     "Run": "holdfast.core.run",
-    "Severity": "holdfast.core.invariants",
+    "Severity": "holdfast.core.facts",
     "StageResult": "holdfast.core.pipeline",
+    "StepStopped": "holdfast.errors",
+    "StepTimeout": "holdfast.errors",
+    "Submitted": "holdfast.store.messages",
     "Transaction": "holdfast.core.run",
     "Unrecoverable": "holdfast.core.outcomes",
     "WaitFor": "holdfast.core.outcomes",
+    "WaitTimeout": "holdfast.errors",
     "Worker": "holdfast.engine.worker",
     "WorkerSettings": "holdfast.engine.settings",
+    "delays": "holdfast.core.retry",
     "exponential": "holdfast.core.retry",
     "fixed": "holdfast.core.retry",
     "hours": "holdfast.core.retry",

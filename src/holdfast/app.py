@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.client import Client
+from holdfast.client import Client, given
+from holdfast.core.facts import Finding, Severity
 from holdfast.core.flow import Flow
-from holdfast.core.invariants import Finding, Severity
 from holdfast.core.pipeline import Pipeline
 from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker
 from holdfast.errors import StoreCorrupt
-from holdfast.guard.check import check, check_quickly
+from holdfast.guard.check import check
+from holdfast.guard.rounds import Rounds
+from holdfast.guard.survey import look_at_open
+from holdfast.guard.watch import Watch, stop_stalled
 from holdfast.store.opening import open_store
 from holdfast.store.preparing import REQUEST_LIMIT
+from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast")
 
@@ -43,12 +48,13 @@ class Engine(Client):
     ) -> Engine:
         """Open the store at `place` (a state directory or a URL), making it if it is not there.
 
-        A quick check of the invariants is part of opening; what it finds is logged and kept in `findings`.
+        A look at the rules, the short tables, what runs and some other jobs is part of opening: at all of a small
+        database, at a part of a large one that is another each time. What it finds is logged and kept in `findings`.
         """
         store = open_store(place, synchronous=synchronous, clock=clock)
         try:
             engine = cls(store, flows, actor=actor, request_limit=request_limit)
-            engine.findings = check_quickly(store)
+            engine.findings = look_at_open(store, chance=random.random())
         except BaseException:
             store.close()
             raise
@@ -74,7 +80,7 @@ class Engine(Client):
 
     def refuse_broken_rules(self) -> None:
         """Raise StoreCorrupt if somebody has dropped or changed a rule that the database is to keep."""
-        broken = next(self.store.missing_rules(), None)
+        broken = next((one for one in self.store.missing_rules() if one.severity is Severity.ERROR), None)
         if broken is not None:
             raise StoreCorrupt(
                 f"{broken.subject} {broken.message}: without its rules the database cannot be trusted with work",
@@ -83,14 +89,22 @@ class Engine(Client):
 
     @contextmanager
     def worker(self, *, telemetry: Telemetry | None = None, **settings: Any) -> Iterator[Worker]:
-        """A worker in this process, stopped cleanly at the end of the block; settings as in WorkerSettings."""
-        self.refuse_broken_rules()
-        worker = Worker(self.store, self.flows, WorkerSettings(**settings), telemetry or Telemetry())
-        worker.start()
-        try:
+        """A worker in this process, stopped cleanly at the end of the block; settings as in WorkerSettings.
+
+        The guard looks beside it, for the first time after its interval: an open has just looked.
+        """
+        chosen = WorkerSettings(**settings)
+        worker = Worker(self.store, self.flows, chosen, telemetry or Telemetry(), prepare=self.refuse_broken_rules)
+        with ExitStack() as services:
+            services.callback(worker.stop)
+            worker.start()
+            if chosen.check_interval:
+                services.enter_context(guarding(worker, self.store, chosen, at_once=False))
             yield worker
-        finally:
-            worker.stop()
+
+    def recover_stalled(self, job_id: str, *, reason: str) -> bool:
+        """Stop a job that makes no progress, and let it try again; False if it is not stalled."""
+        return bool(stop_stalled(self.store, actor=self.actor, reason=given(reason), only=[job_id]))
 
     def close(self) -> None:
         """Close the store."""
@@ -103,3 +117,12 @@ class Engine(Client):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def guarding(worker: Worker, store: Store, settings: WorkerSettings, *, at_once: bool) -> Iterator[Watch]:
+    """The guard's rounds beside a worker."""
+    automatic = settings.stall == "automatic"
+    watch = Watch(store, telemetry=worker.telemetry, automatic=automatic, actor=f"guard:{worker.worker_id}")
+    with watch, Rounds(watch.run_once, interval=settings.check_interval, at_once=at_once):
+        yield watch

@@ -12,11 +12,13 @@ HoldfastError
 │   └── SettingsError               a setting is missing or wrong
 ├── NotFound
 │   ├── JobNotFoundError
+│   │   └── JobPrunedError            it has ended, and retention has removed it
 │   └── QueueNotFoundError
 ├── StateError                    the job is not where the call needs it
 │   ├── InvalidStateTransitionError
 │   ├── StateTransitionRaceError    somebody else was faster; look again
 │   ├── KeyInUseError               another unfinished job holds the key
+│   ├── ParentEndedError            a job that has ended, or is being cancelled, gets no more children
 │   └── PredecessorFailedError      the job it runs after has not succeeded
 ├── LeaseLost                     this execution is no longer ours: stop, write nothing
 ├── StepStopped                   a step was asked to stop
@@ -30,6 +32,7 @@ HoldfastError
     │   ├── StoreBusy
     │   └── StoreFull
     ├── StoreReadOnly
+    ├── RowUnreadable               one row is not what it must be; the others can be read
     ├── StoreCorrupt
     ├── StoreForeign                the file is not Holdfast's
     ├── StoreTooNew                 written by a newer Holdfast
@@ -38,11 +41,18 @@ HoldfastError
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.core.error_record import ErrorRecord
+
 
 class HoldfastError(Exception):
     """Base of every error; `hint` says what to do next, when there is something to do."""
 
     hint: str | None = None
+    passing = False
+    """Is it the database's affair, and may the same call work later? Then no job is to blame: wait, and try again."""
 
     def __init__(self, message: str = "", *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -98,6 +108,16 @@ class JobNotFoundError(NotFound):
         self.job_id = job_id
 
 
+class JobPrunedError(JobNotFoundError):
+    """The job has ended, and retention has removed it: how it ended is on record, its answer is not."""
+
+    def __init__(self, job_id: str, state: str) -> None:
+        super().__init__(job_id)
+        self.args = (f"job {job_id} ended as {state}, and retention has removed it",)
+        self.hint = "keep ended jobs for longer: --keep of the worker, or prune --older-than"
+        self.state = state
+
+
 class QueueNotFoundError(NotFound):
     """There is no such queue."""
 
@@ -120,11 +140,25 @@ class InvalidStateTransitionError(StateError):
 
 
 class StateTransitionRaceError(StateError):
-    """The state changed between looking and writing."""
+    """The state changed between looking and writing; `state` is what it is now, if that is known."""
+
+    def __init__(self, message: str = "", *, state: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.state = state
 
 
 class KeyInUseError(StateError):
     """Another unfinished job of the flow holds the same key."""
+
+
+class ParentEndedError(StateError):
+    """A child was submitted for a job that has ended or is being cancelled; `reason` is why it is, if it is."""
+
+    def __init__(self, parent: str, state: str, reason: str | None) -> None:
+        how = state if reason is None else f"being cancelled: {reason}"
+        super().__init__(f"job {parent} gets no more children: it is {how}")
+        self.parent = parent
+        self.reason = reason
 
 
 class PredecessorFailedError(StateError):
@@ -158,14 +192,16 @@ class WorkerStopping(StepStopped):
 class JobFailed(HoldfastError):
     """The job waited for ended as failed or quarantined."""
 
-    def __init__(self, job_id: str, state: str, reason: str | None) -> None:
+    def __init__(self, job_id: str, state: str, reason: str | None, error: ErrorRecord | None = None) -> None:
         super().__init__(
             f"job {job_id} is {state}: {reason or 'no reason recorded'}",
-            hint=f"see what happened: holdfast job show {job_id}",
+            hint=(error.hint if error is not None else None) or f"see what happened: holdfast job show {job_id}",
         )
         self.job_id = job_id
         self.state = state
         self.reason = reason
+        self.error = error
+        """The error that the job ended with, as data."""
 
 
 class WaitTimeout(HoldfastError):
@@ -179,9 +215,11 @@ class StoreError(HoldfastError):
 class StoreUnavailable(StoreError):
     """The database cannot be used at the moment; the same call may work later."""
 
+    passing = True
+
 
 class StoreBusy(StoreUnavailable):
-    """Another process held the database for longer than the busy timeout."""
+    """Another process held the database, or a row, for longer than we wait; nothing was changed."""
 
 
 class StoreFull(StoreUnavailable):
@@ -191,13 +229,25 @@ class StoreFull(StoreUnavailable):
 class StoreReadOnly(StoreError):
     """The database or its directory cannot be written."""
 
+    passing = True
+
+
+class RowUnreadable(StoreError, ValueError):
+    """A row has values that no version of Holdfast writes: the job it is about is set apart, the others go on."""
+
+    hint = "see what is wrong: holdfast check"
+
 
 class StoreCorrupt(StoreError):
-    """The file is damaged."""
+    """The file is damaged, or cannot be read."""
+
+    passing = True
 
 
 class StoreForeign(StoreError):
     """The file is not a Holdfast database."""
+
+    passing = True
 
 
 class StoreTooNew(StoreError):
@@ -206,3 +256,8 @@ class StoreTooNew(StoreError):
 
 class StoreUnsafe(StoreError):
     """The file system or the settings cannot keep the promised durability."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Is it no fault of the call? True for what a machine runs out of for a moment, too: descriptors, memory."""
+    return error.passing if isinstance(error, HoldfastError) else isinstance(error, (OSError, MemoryError))

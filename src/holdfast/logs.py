@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TextIO
 
-BOUND_FIELDS = ("job_id", "exec_id", "flow", "step", "tries")
+BOUND_FIELDS = ("job_id", "exec_id", "flow", "step", "tries", "attempt", "worker", "outcome", "seconds")
 """What a record may be bound to, by `extra=` or by `run.log`."""
 
 
@@ -25,7 +26,7 @@ class JsonFormatter(logging.Formatter):
         content |= _bound(record)
         if (exception := _exception(self, record)) is not None:
             content["exception"] = exception
-        return json.dumps(content, ensure_ascii=False, default=str)
+        return _encodable(json.dumps(content, ensure_ascii=False, default=str))
 
 
 class TextFormatter(logging.Formatter):
@@ -39,7 +40,7 @@ class TextFormatter(logging.Formatter):
             line += f" ({bound})"
         if (exception := _exception(self, record)) is not None:
             line += f"\n{exception}"
-        return line
+        return _harmless(line)
 
 
 def configure(log_format: str, *, level: int, stream: TextIO | None = None) -> None:
@@ -51,19 +52,43 @@ def configure(log_format: str, *, level: int, stream: TextIO | None = None) -> N
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    at = datetime.fromtimestamp(record.created, tz=UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    second = int(record.created)
+    return f"{_second(second)}.{int((record.created - second) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, tz=UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _bound(record: logging.LogRecord) -> dict[str, Any]:
-    given = {name: getattr(record, name, None) for name in BOUND_FIELDS}
-    return {name: value for name, value in given.items() if value is not None}
+    given = record.__dict__
+    return {name: given[name] for name in BOUND_FIELDS if given.get(name) is not None}
+
+
+def _harmless(text: str) -> str:
+    """Nothing in it can steer the terminal that shows it; line breaks and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def _encodable(text: str) -> str:
+    """Half characters (of file names, say) spelled out: one of them would cost the whole line."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str | None:
     parts = []
-    if record.exc_info:
-        parts.append(formatter.formatException(record.exc_info))
+    if record.exc_text:
+        parts.append(record.exc_text)
+    elif record.exc_info:
+        try:
+            parts.append(formatter.formatException(record.exc_info))
+        except Exception:  # an exception that cannot be shown must not cost the line that tells of it
+            parts.append(f"{getattr(record.exc_info[0], '__name__', 'exception')}: <it cannot be shown>")
     if record.stack_info:
         parts.append(formatter.formatStack(record.stack_info))
     return "\n".join(parts) or None

@@ -27,6 +27,7 @@ def request_of(
     snapshot_name: str | None = None,
     sha256: str | None = None,
     verify: bool = False,
+    refresh: bool = False,
 ) -> ProcessRequest:
     """What is asked of process-image under these settings; InvalidName if it cannot be meant."""
     return ProcessRequest(
@@ -40,6 +41,7 @@ def request_of(
             keep_setuid=settings.keep_setuid,
             sha256=valid_sha256(sha256) if sha256 else None,
             verify=verify,
+            refresh=refresh,
         ),
     )
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from holdfast_images.errors import NotInstalled
+
+if TYPE_CHECKING:
+    import subprocess
 
 START = """
 import gc, os, sys
@@ -30,18 +35,20 @@ def start_python(
     argument: str,
     *,
     descriptors: Sequence[int],
-    stdin: int = subprocess.DEVNULL,
-    stderr: int | None = subprocess.STDOUT,
+    listens: bool = False,
 ) -> subprocess.Popen[bytes]:
     """A process that calls main() of a module, with nothing of ours but these descriptors and a pipe for its words.
 
-    It is in a session of its own: what a terminal sends to this process is not for it.
+    One that listens has a pipe for its input too, and shares this process's errors. It is in a session of its own: what
+    a terminal sends to this process is not for it.
     """
+    import subprocess  # noqa: PLC0415 - a re-run only asks where the packages are, and starts nothing
+
     return subprocess.Popen(  # noqa: S603 - this program, no shell
         [sys.executable, "-I", "-S", "-c", START, module, argument, *import_paths()],
-        stdin=stdin,
+        stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=stderr,
+        stderr=None if listens else subprocess.STDOUT,
         pass_fds=descriptors,
         start_new_session=True,
         cwd="/",
@@ -51,7 +58,15 @@ def start_python(
 
 
 def import_paths() -> list[str]:
-    """Where this process has these packages from, and nothing else of where it looks for modules."""
-    specs = [find_spec(name) for name in PACKAGES]
-    places = [place for spec in specs if spec is not None for place in spec.submodule_search_locations or ()]
+    """Where this process has these packages from, and nothing else of where it looks for modules.
+
+    Raises NotInstalled if it does not have them all.
+    """
+    specs = {name: find_spec(name) for name in PACKAGES}
+    missing = [name for name, spec in specs.items() if spec is None]
+    if missing:
+        raise NotInstalled(
+            f"images need packages that are not installed: {', '.join(missing)}", hint="pip install 'holdfast[images]'"
+        )
+    places = [place for spec in specs.values() if spec is not None for place in spec.submodule_search_locations or ()]
     return list(dict.fromkeys(os.path.dirname(os.path.abspath(place)) for place in places))

@@ -8,6 +8,7 @@ ImageError (HoldfastError)
 │   ├── SourceChanged             the object is not the one the download began with
 │   ├── ImageBusy                 somebody else holds the image or its device
 │   ├── DeviceBusy                the kernel or another process has it open
+│   ├── NoThreads                 this host starts no more of them
 │   └── CatalogUnavailable        the database is locked, full or out of reach at the moment
 └── Permanent                   trying again cannot help: the job is aborted
     ├── ImageRefused              the content breaks a rule; says code, entry and offset
@@ -17,20 +18,47 @@ ImageError (HoldfastError)
     ├── SourceUntrusted           the server cannot prove who it is, or leads to where nothing may be read
     ├── NoSpace                   disk, inodes or pool
     ├── PoolUnusable              the pool of devices needs an operator
+    ├── ForeignData               the data directory belongs to another state
     ├── ExtractionTimedOut
     ├── DeviceLost                what was recorded is not there any more
+    │   ├── NotAsSealed             it is there, and something in it was changed
+    │   └── SnapshotOverwritten     a snapshot in which there is another file system now; it is kept
     ├── CatalogConflict           the database refuses a row: it would contradict another one
     ├── CatalogUnusable           the database is newer than this program, damaged, or somebody else's
-    └── UnknownImage              no image or snapshot of this name
+    ├── UnknownImage              no image or snapshot of this name
+    └── NotInstalled              packages that images need are missing here
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast import ErrorRecord
+
+
+def printable(text: str) -> str:
+    """The text as one line in which nothing can steer a terminal or forge a line of a log, whoever has written it."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class ImageError(HoldfastError):
     """Base of the image manager's errors."""
+
+    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+        # Servers, archives and databases have their say in messages.
+        super().__init__(printable(message), hint=printable(hint) if hint is not None else None)
+
+    @classmethod
+    def from_record(cls, record: ErrorRecord) -> ImageError:
+        """The error of this class that a job has kept as data."""
+        return cls(record.message, hint=record.hint)
 
 
 class InvalidName(ImageError):
@@ -61,6 +89,10 @@ class DeviceBusy(TryAgain):
     """The device is open or mounted elsewhere."""
 
 
+class NoThreads(TryAgain):
+    """This host starts no more threads or processes: a limit is reached."""
+
+
 class CatalogUnavailable(TryAgain):
     """The database cannot be used at the moment; nothing was changed."""
 
@@ -86,7 +118,14 @@ class ImageRefused(Permanent):
     @property
     def facts(self) -> dict[str, object]:
         """For those who read errors by program."""
-        return {"code": self.code, "entry": self.entry, "offset": self.offset}
+        return {"code": self.code, "entry": self.entry, "offset": self.offset, "detail": self.detail}
+
+    @classmethod
+    def from_record(cls, record: ErrorRecord) -> ImageRefused:
+        """The refusal, with its code and where it was found."""
+        code, detail, entry, offset = (record.facts.get(name) for name in ("code", "detail", "entry", "offset"))
+        where = offset if isinstance(offset, int) else None
+        return cls(str(code), str(detail or record.message), entry=str(entry or ""), offset=where, hint=record.hint)
 
 
 class ChecksumMismatch(Permanent):
@@ -102,7 +141,7 @@ class AccessDenied(Permanent):
 
 
 class SourceUntrusted(Permanent):
-    """The server's certificate does not hold, or it redirects to where nothing may be read from."""
+    """The server proves not who it is, does not speak TLS, or redirects to where nothing may be read from."""
 
 
 class NoSpace(Permanent):
@@ -113,12 +152,24 @@ class PoolUnusable(Permanent):
     """The pool is missing, read-only, failed, or not the one that was recorded."""
 
 
+class ForeignData(Permanent):
+    """The data directory is marked as another state's; nothing in it was touched."""
+
+
 class ExtractionTimedOut(Permanent):
     """Unpacking took longer than allowed and was killed."""
 
 
 class DeviceLost(Permanent):
     """A device that the catalog knows is not there, or holds something else."""
+
+
+class NotAsSealed(DeviceLost):
+    """A device holds something else than was put in it: no snapshot is made of it."""
+
+
+class SnapshotOverwritten(DeviceLost):
+    """Somebody has put another file system, or none, into a snapshot. What was written to it is not removed."""
 
 
 class CatalogConflict(Permanent):
@@ -131,3 +182,25 @@ class CatalogUnusable(Permanent):
 
 class UnknownImage(Permanent):
     """The catalog has no image or snapshot of this name."""
+
+
+class NotInstalled(Permanent):
+    """The distribution was installed without its extra `images`."""
+
+
+def error_from(record: ErrorRecord, job_id: str) -> ImageError | None:
+    """The exception that a job of ours has kept as data; None if it is not one of the image manager's."""
+    kind = next((each for each in _kinds(ImageError) if each.__name__ == record.type), None)
+    if kind is None:
+        return None
+    error = kind.from_record(record)
+    if record.tries:
+        error.args = (f"{error} (tried {record.tries} times)",)
+        error.hint = f"it may work later; what was tried: holdfast job show {job_id}"
+    return error
+
+
+def _kinds(kind: type[ImageError]) -> Iterator[type[ImageError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)

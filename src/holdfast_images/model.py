@@ -27,9 +27,11 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _FOUR_NUMBERS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _IMAGE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # The characters that dmsetup does not mangle into \xNN, without which name and path would differ.
-_DM_NAME = re.compile(r"[A-Za-z0-9#+.:=@_][A-Za-z0-9#+.:=@_-]{0,126}")
+_DM_NAME = re.compile(r"[A-Za-z0-9#+:=@_][A-Za-z0-9#+.:=@_-]{0,126}")
 _DEVICE_NAME = re.compile(r"thin-\d+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[0-9]{1,8}")
+_FILE_MARK = re.compile(r"[0-9a-f]{16}|incoming")
 _ENCODED_TRAVERSAL = re.compile(r"%(25)*(2e|2f|5c|00)", re.IGNORECASE)
 _ARCHIVE_SUFFIX = re.compile(r"\.(tar|tgz|tzst|tar\.(gz|zst|zstd|xz|bz2))$", re.IGNORECASE)
 
@@ -84,7 +86,7 @@ def _wrong_with_key(text: str) -> str | None:
 
 def valid_image_id(text: str) -> str:
     """What may name an image: a file name and a part of a device name as it stands; InvalidName if it may not."""
-    if not _IMAGE_ID.fullmatch(text) or ".." in text:
+    if not _is_image_id(text):
         raise InvalidName(
             f"{text[:200]!r} is no image id",
             hint="1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit, without '..'",
@@ -92,12 +94,16 @@ def valid_image_id(text: str) -> str:
     return text
 
 
+def _is_image_id(text: str) -> bool:
+    return _IMAGE_ID.fullmatch(text) is not None and ".." not in text
+
+
 def valid_snapshot_name(text: str) -> str:
     """What may name a snapshot's device, and is no name the device mapper or an image's device has."""
-    if not _DM_NAME.fullmatch(text) or text in {".", "..", "control"} or _DEVICE_NAME.fullmatch(text):
+    if not _DM_NAME.fullmatch(text) or text == "control" or _DEVICE_NAME.fullmatch(text):
         raise InvalidName(
             f"{text[:200]!r} is no snapshot name",
-            hint=f"1 to {SNAPSHOT_NAME_CHARACTERS} letters, digits and #+-.:=@_, not beginning with '-';"
+            hint=f"1 to {SNAPSHOT_NAME_CHARACTERS} letters, digits and #+-.:=@_, not beginning with '-' or '.';"
             " 'control' and thin-<number> are taken",
         )
     return text
@@ -122,6 +128,37 @@ def image_id_of(bucket: str, key: str) -> str:
     # NUL is in neither name, so no two pairs give the same text.
     mark = _digest(f"{bucket}\0{key}").hex()[:12]
     return f"{slug or 'image'}-{mark}"
+
+
+def file_name(image_id: str, checksum: str = "") -> str:
+    """The name of an image's file; with a checksum, of content that has replaced, or is to replace, other content."""
+    return f"{valid_image_id(image_id)}{f'@{checksum[:16]}' if checksum else ''}.tar"
+
+
+def recorded_file_name(image_id: str, checksum: str, local_path: str) -> str:
+    """The name of a recorded image's file: of the recorded path only the name counts, and only if it is one of two."""
+    later = file_name(image_id, checksum)
+    return later if local_path.rpartition("/")[2] == later else file_name(image_id)
+
+
+def incoming_name(image_id: str) -> str:
+    """The name of a file until it is known what content of its image it holds."""
+    return f"{valid_image_id(image_id)}@incoming.tar"
+
+
+def image_of_file(name: str) -> str | None:
+    """The image whose file it is by its name; None if no image's file has such a name."""
+    stem = name.removesuffix(".tar")
+    image_id, _, mark = stem.partition("@")
+    is_ours = stem != name and (not mark or _FILE_MARK.fullmatch(mark)) and stem != f"{image_id}@"
+    return image_id if is_ours and _is_image_id(image_id) else None
+
+
+def device_number(text: str) -> int | None:
+    """The number that a recorded device id spells; None if it spells none that can be a device's."""
+    if not _NUMBER.fullmatch(text) or (text != "0" and text.startswith("0")):
+        return None
+    return int(text) if int(text) < THIN_IDS else None
 
 
 def device_id_candidates(image: str) -> Iterator[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,10 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 """What a setting is also called in the environment, because other programs call it so. Ours is stronger."""
 
 
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What may be the name of a host: a part of the names of flows and queues."""
+
+
 class Backend(StrEnum):
     """What devices are made of."""
 
@@ -37,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: str | None = None
     """Where files and devices are; beside the database if nothing is said."""
     backend: Backend = Backend.DIRECTORY
-    host: Annotated[str, Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$")] = ""
+    host: Annotated[str, Meta(pattern=rf"^({HOST_NAME.pattern})?$")] = ""
     """On PostgreSQL, which hosts share: whose devices these are; the name of this host if nothing is said."""
 
     bucket: str | None = None
@@ -54,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     device_size: Annotated[int, Meta(ge=64 << 20)] = 10 << 30
     """Bytes of a new device, for backends that need to know; at least 64 MiB, for its file system."""
+    read_origins: bool = True
+    """On thin devices: read every byte of an image before a snapshot of it is made. Directories are read by copying."""
     download_timeout: Annotated[float, Meta(gt=0)] = 300.0
     extract_timeout: Annotated[float, Meta(gt=0)] = 1800.0
 

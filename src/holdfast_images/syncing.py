@@ -28,6 +28,15 @@ def sync_file_system(place: int | Path) -> None:
             os.close(descriptor)
 
 
+def sync_directory(path: Path) -> None:
+    """The names in a directory."""
+    descriptor = os.open(path, _DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_block_device(node: str) -> None:
     """Everything on a block device; of a thin one, the pool's own bookkeeping of it, too."""
     descriptor = os.open(node, os.O_RDWR | os.O_CLOEXEC)
@@ -35,3 +44,11 @@ def sync_block_device(node: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_all(file: int, content: bytes | memoryview, start: int = 0) -> None:
+    """All of it: a disk that is nearly full takes a part, and only then says that it is full."""
+    written = os.pwrite(file, content, start)
+    while written < len(content):
+        content, start = content[written:], start + written
+        written = os.pwrite(file, content, start)

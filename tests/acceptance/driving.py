@@ -65,6 +65,14 @@ def wait_deafly(run):
     return "opened"
 
 
+def measure(run):
+    run.log.info("measuring")
+    while not os.path.exists(run.request.name):
+        run.progress(9, 20, "metres")
+        time.sleep(0.005)
+    return "measured"
+
+
 async def prepare_later(run):
     return "later"
 
@@ -78,8 +86,10 @@ shaky = Flow("shaky", request=Greeting, response=str).start("try", break_down, r
 gate = Flow("gate", request=Greeting, response=str)
 gate.start("prepare", prepare).to("wait", wait_for_file).commit("say", say)
 deaf = Flow("deaf", request=Greeting, response=str, stall_after=0.2).start("wait", wait_deafly)
+meter = Flow("meter", request=Greeting, response=str)
+meter.start("prepare", prepare).to("measure", measure).commit("say", say)
 both = Pipeline("both", request=Greeting).then(greet, request=lambda view: view.request)
-flows = [greet, later, doomed, broken, shaky, gate, deaf, both]
+flows = [greet, later, doomed, broken, shaky, gate, deaf, meter, both]
 """
 
 

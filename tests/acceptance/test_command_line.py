@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -62,10 +63,11 @@ def test_text_without_a_terminal_costs_no_rich(history: Holdfast) -> None:
     assert done.stdout.endswith("False\n")
 
 
-def test_a_terminal_gets_a_table(history: Holdfast) -> None:
+def on_a_terminal(holdfast: Holdfast, *words: str, columns: int) -> str:
+    """What a command shows on a terminal of this width, without colours."""
     terminal, side = pty.openpty()
     with subprocess.Popen(
-        history.command("jobs"), env={**history.environment, "TERM": "xterm", "COLUMNS": "200"}, stdout=side
+        holdfast.command(*words), env={**holdfast.environment, "TERM": "xterm", "COLUMNS": str(columns)}, stdout=side
     ) as process:
         os.close(side)
         shown = b""
@@ -76,10 +78,94 @@ def test_a_terminal_gets_a_table(history: Holdfast) -> None:
             pass  # Linux ends a terminal whose other side is closed with EIO
         code = process.wait(PATIENCE)
     os.close(terminal)
-
     assert code == 0
-    assert "─" in shown.decode()
-    assert b"greet" in shown
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+
+
+def test_a_terminal_gets_a_table(history: Holdfast) -> None:
+    shown = on_a_terminal(history, "jobs", columns=200)
+
+    assert "─" in shown
+    assert "greet" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("words", [("jobs",), ("job", "show")])
+def test_no_id_is_broken_on_a_terminal(
+    history: Holdfast, jobs_of_history: dict[str, str], columns: int, words: tuple[str, ...]
+) -> None:
+    job_id = jobs_of_history["both"]
+    children = [child["job_id"] for child in history.json("job", "show", job_id)["children"]]
+    shown = on_a_terminal(history, *words, *([job_id] if words[0] == "job" else []), columns=columns)
+
+    assert [each for each in [job_id, *children] if each not in shown] == []
+
+
+def test_the_bare_command_shows_its_help(holdfast: Holdfast) -> None:
+    by_module = subprocess.run(
+        [sys.executable, "-m", "holdfast"], env=holdfast.environment, capture_output=True, text=True, check=True
+    )
+    shown = holdfast.ok()
+
+    assert shown.startswith("Usage: holdfast")
+    assert "\nJobs:\n" in shown
+    assert "\nImages:\n" in by_module.stdout
+    assert "\nJobs:\n" in by_module.stdout
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id(history: Holdfast, jobs_of_history: dict[str, str]) -> None:
+    ids = list(jobs_of_history.values())
+    job_id = jobs_of_history["greet"]
+    beginning = next(job_id[:length] for length in range(1, 27) if sum(i.startswith(job_id[:length]) for i in ids) == 1)
+    several = history("job", "show", ids[0][:2])
+
+    assert history.json("job", "show", beginning.lower())["job"]["job_id"] == job_id
+    assert several.code == 2
+    assert "several jobs begin with" in several.err
+    assert history("job", "show", "7").code == 4
+
+
+WITHOUT_EXTRAS = """
+import sys
+for name in ("isal", "prometheus_client", "psycopg", "rich", "zstandard"):
+    sys.modules[name] = None
+from holdfast_images.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_extras(holdfast: Holdfast, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, *words]
+    return subprocess.run(
+        command, cwd=holdfast.directory, env=holdfast.environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_engine_needs_no_extra(holdfast: Holdfast) -> None:
+    holdfast.submit("greet", '{"name": "you"}')
+    worked = without_extras(holdfast, "worker", "--exit-when-idle")
+
+    assert worked.returncode == 0, worked.stderr
+    assert "succeeded" in without_extras(holdfast, "jobs").stdout
+
+
+@pytest.mark.parametrize(
+    "words, extra",
+    [
+        (("worker", "--metrics-port", "0"), "metrics"),
+        (("--store", "postgresql://nowhere/x", "jobs"), "postgres"),
+        (("inspect", "image.tar"), "images"),
+        (("process-image", "--source", "file:///image.tar", "--app", ""), "images"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_missing_extra_is_told_with_how_to_install_it(holdfast: Holdfast, words: tuple[str, ...], extra: str) -> None:
+    (holdfast.directory / "image.tar").write_bytes(bytes(10240))
+    ended = without_extras(holdfast, *words)
+
+    assert ended.returncode != 0
+    assert f"pip install 'holdfast[{extra}]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -103,7 +189,7 @@ def test_an_error_is_one_object_with_json(history: Holdfast) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("nope",), ("job", "nope"), ("jobs", "--nope"), ("jobs", "extra"), ("job", "show"), ("jobs", "--limit", "x"), ()],
+    [("nope",), ("job", "nope"), ("jobs", "--nope"), ("jobs", "extra"), ("job", "show"), ("jobs", "--limit", "x")],
     ids=" ".join,
 )
 def test_a_mistake_on_the_command_line_is_told_shortly(holdfast: Holdfast, words: tuple[str, ...]) -> None:

@@ -127,4 +127,4 @@ def test_the_worker_reports_what_its_guard_finds(holdfast: Holdfast, failed: str
         holdfast.drop_trigger("jobs_succeeded_is_final")
         line = worker.wait_for("jobs_succeeded_is_final")
 
-    assert "warning" in line
+    assert "error" in line

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from tests.acceptance.driving import Holdfast
+from tests.support.waiting import eventually
 
 EDIT = "UPDATE journal SET reason = 'nothing to see here' WHERE seq = 2"
 CUT = "DELETE FROM journal WHERE seq > 2"
@@ -28,6 +32,44 @@ def test_the_journal_of_a_job_tells_its_whole_story(history: Holdfast, jobs_of_h
     assert [entry["job_to"] for entry in entries] == ["pending", "running", "running", "running", "succeeded"]
     assert entries[0]["actor"].startswith("operator:")
     assert "pending → running" in history.ok("journal", "show", jobs_of_history["greet"])
+
+
+def test_the_journal_of_all_jobs_is_shown_by_time_actor_and_flow(
+    history: Holdfast, jobs_of_history: dict[str, str]
+) -> None:
+    everything = history.json("journal", "show")["entries"]
+    first = min(entry["at"] for entry in everything)
+
+    assert len({entry["job_id"] for entry in everything}) == 6
+    assert len(history.json("journal", "show", "--since", "1h")["entries"]) == len(everything)
+    assert history.json("journal", "show", "--since", "2999-01-01")["entries"] == []
+    assert {
+        e["job_id"] for e in history.json("journal", "show", "--flow", "doomed", "--since", str(first))["entries"]
+    } == {jobs_of_history["doomed"]}
+    assert {e["seq"] for e in history.json("journal", "show", "--actor", everything[0]["actor"])["entries"]} == {1}
+    assert history("journal", "show", "--since", "yesterday").code == 2
+
+
+def test_who_follows_is_shown_what_is_new_until_interrupted(holdfast: Holdfast) -> None:
+    before = holdfast.submit()
+    words = holdfast.command("journal", "show", "--follow", "--json")
+    environment = holdfast.environment
+    with subprocess.Popen(
+        words, cwd=holdfast.directory, env=environment, stdout=PIPE, stderr=PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            eventually(lambda: any((holdfast.state / "holdfast.db.wake").glob("*")), "it listens")
+            after = holdfast.submit("later")
+            entry = json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGINT)
+        rest, errors = process.stdout.read(), process.stderr.read()
+
+    assert (entry["job_id"], entry["seq"]) == (after, 1)
+    assert after != before
+    assert (process.returncode, rest, errors) == (0, "", "")
 
 
 def test_an_untouched_journal_verifies(history: Holdfast, jobs_of_history: dict[str, str]) -> None:

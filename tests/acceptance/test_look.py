@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.acceptance.driving import Holdfast
+from tests.support.waiting import eventually
 
 ABSENT = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
 
@@ -52,12 +55,13 @@ def test_a_job_is_shown_whole(history: Holdfast, jobs_of_history: dict[str, str]
     shown = history.json("job", "show", jobs_of_history["both"])
 
     assert set(shown) == {
-        *("job", "request", "result", "steps", "executions", "children", "journal", "journal_entries")
+        *("job", "request", "result", "steps", "current", "executions", "children", "journal", "journal_entries")
     }  # fmt: skip
     assert shown["request"] == {"name": "you", "times": 1}
     assert shown["result"]["response"]["stages"]["greet"]["response"] == "hello you!"
     assert shown["children"][0]["flow"] == "greet"
     assert shown["executions"][-1]["status"] == "done"
+    assert (shown["job"]["attempt"], shown["job"]["executions"]) == (1, 2)
     assert shown["journal"][-1]["job_to"] == "succeeded"
 
 
@@ -149,3 +153,69 @@ def test_looking_changes_nothing(history: Holdfast, jobs_of_history: dict[str, s
         history.ok(*words)
 
     assert history.content() == before
+
+
+def test_a_failed_job_shows_where_it_failed(history: Holdfast, jobs_of_history: dict[str, str]) -> None:
+    job_id = jobs_of_history["broken"]
+    shown, text = history.json("job", "show", job_id), history.ok("job", "show", job_id)
+    explained = history.ok("job", "explain", job_id)
+
+    assert "in break_down" in shown["executions"][-1]["traceback"]
+    assert "traceback (of execution 1)" in text
+    assert "in break_down" in text
+    assert "\x1b" not in text
+    assert f"holdfast job show {job_id}" in explained
+
+
+def test_a_job_that_did_not_fail_shows_no_traceback(history: Holdfast, jobs_of_history: dict[str, str]) -> None:
+    assert "traceback" not in history.ok("job", "show", jobs_of_history["greet"])
+
+
+def test_it_is_seen_which_step_a_running_job_is_in(holdfast: Holdfast) -> None:
+    job_id = holdfast.submit("meter", '{"name": "never"}')
+    with holdfast.worker() as worker:
+        worker.wait_for("measuring")
+        eventually(lambda: holdfast.json("job", "show", job_id)["current"]["progress"], "the step has reported")
+        [listed] = holdfast.json("jobs")["jobs"]
+        shown = holdfast.json("job", "show", job_id)
+        row = holdfast.ok("jobs").splitlines()[1]
+        text = holdfast.ok("job", "show", job_id)
+        explained = holdfast.json("job", "explain", job_id)
+        worker.process.kill()
+        worker.process.wait()
+        gone = holdfast.json("job", "explain", job_id)
+
+    current = listed["current"]
+    assert (current["step"], current["number"], current["steps"], current["tries"]) == ("measure", 2, 3, 0)
+    assert current["progress"] == {"step": "measure", "done": 9, "total": 20, "note": "metres"}
+    assert shown["current"] | {"progressed_at": 0} == current | {"progressed_at": 0}
+    assert shown["executions"][-1]["progress"]["done"] == 9
+    assert "measure 45 % (9 of 20), metres" in row
+    assert f"pid {worker.process.pid} on" in row
+    assert "measure 45 %" in text
+    assert explained["code"] == "running"
+    assert "step measure (2 of 3)" in explained["sentence"]
+    assert (explained["details"]["step"], explained["details"]["progress"]["total"]) == ("measure", 20)
+    assert gone["code"] == "worker-gone"
+    assert f"pid {worker.process.pid}" in gone["sentence"]
+    assert gone["details"]["step"] == "measure"
+
+
+def test_the_journal_of_a_crash_names_the_step(holdfast: Holdfast) -> None:
+    job_id = holdfast.submit("gate", '{"name": "never"}')
+    with holdfast.worker() as first:
+        first.wait_for("waiting")
+        first.process.kill()
+        first.process.wait()
+    with holdfast.worker() as second:
+        second.wait_for("waiting")
+        journal = holdfast.json("journal", "show", job_id)["entries"]
+
+    [crash] = [entry for entry in journal if '"crashed"' in entry["metadata"]]
+    assert crash["step"] == "wait"
+
+
+def test_times_are_told_to_the_millisecond(history: Holdfast, jobs_of_history: dict[str, str]) -> None:
+    lists = history.ok("jobs") + history.ok("journal", "show", jobs_of_history["greet"])
+
+    assert len(re.findall(r"T\d\d:\d\d:\d\d\.\d{3}Z", lists)) == len(re.findall(r"T\d\d:\d\d:\d\d", lists)) > 10

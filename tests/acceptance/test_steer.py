@@ -67,7 +67,6 @@ CONFLICTS = {
     "retry of a quarantined job": ("retry", "broken"),
     "release of a failed job": ("release", "doomed"),
     "cancel of a succeeded job": ("cancel", "greet"),
-    "cancel of a failed job": ("cancel", "doomed"),
 }
 
 
@@ -79,6 +78,14 @@ def test_what_the_state_does_not_allow_is_a_conflict(
     ended = history("job", command, jobs_of_history[flow], "--reason", "because", "--json")
 
     assert (ended.code, ended.error["type"]) == (5, "InvalidStateTransitionError")
+    assert history.content() == before
+
+
+def test_to_cancel_what_has_failed_is_done_already(history: Holdfast, jobs_of_history: dict[str, str]) -> None:
+    before = history.content()
+    ended = history("job", "cancel", jobs_of_history["doomed"], "--reason", "because", "--json")
+
+    assert (ended.code, ended.err) == (0, "")
     assert history.content() == before
 
 

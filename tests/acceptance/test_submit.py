@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.acceptance.driving import Holdfast
+from tests.acceptance.driving import APP, Holdfast
 
 ABSENT = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
 
@@ -20,7 +22,7 @@ def test_a_submitted_job_runs_and_its_response_can_be_waited_for(holdfast: Holdf
 def test_submit_answers_in_json(holdfast: Holdfast) -> None:
     answer = holdfast.json("submit", "greet", '{"name": "you"}')
 
-    assert set(answer) == {"job_id", "created"}
+    assert set(answer) == {"job_id", "created", "same_request"}
     assert answer["created"] is True
 
 
@@ -61,6 +63,22 @@ def test_a_key_in_use_gives_the_job_that_has_it(holdfast: Holdfast) -> None:
     assert second.out.strip() == first["job_id"]
     assert "no new job was added" in second.err
     assert holdfast.json("submit", "greet", '{"name": "you"}', "--key", "k")["created"] is False
+
+
+def test_a_key_that_lasts_gives_the_ended_job_and_tells_of_another_request(tmp_path: Path) -> None:
+    once = 'once = Flow("once", request=Greeting, response=str, unique="forever").start("prepare", prepare)\n'
+    holdfast = Holdfast(tmp_path, APP + once + "flows.append(once)\n")
+    first = holdfast.submit("once", '{"name": "you"}', "--key", "k")
+    holdfast.run_all()
+    same = holdfast.json("submit", "once", '{"times": 1, "name": "you"}', "--key", "k")
+    other = holdfast("submit", "once", '{"name": "other"}', "--key", "k")
+    holdfast.ok("prune", "--older-than", "0")
+    after = holdfast("submit", "once", '{"name": "you"}', "--key", "k", "--wait", "--timeout", "20", "--json")
+
+    assert same == {"job_id": first, "created": False, "same_request": True}
+    assert other.out.strip() == first
+    assert f"job {first} has the key 'k' already, with another request; no new job was added" in other.err
+    assert (after.code, after.error["type"]) == (4, "JobPrunedError")
 
 
 def test_the_options_go_with_the_job(holdfast: Holdfast) -> None:

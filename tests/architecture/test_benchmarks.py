@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,15 @@ def test_no_code_of_a_peer_is_imported_outside_of_its_program() -> None:
     ]
 
     assert guilty == []
+
+
+def test_the_chart_of_the_readme_is_that_of_the_results() -> None:
+    program = (
+        "import sys, msgspec; from measuring.chart import chart; from measuring.tables import Report; "
+        "print(chart(msgspec.json.decode(open('results.json', 'rb').read(), type=Report).figures), end='')"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True
+    )
+
+    assert made.stdout == (ROOT / "docs" / "images" / "figures.svg").read_text(encoding="utf-8")

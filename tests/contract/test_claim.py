@@ -9,9 +9,12 @@ from holdfast.core.states import Disposition, ExecutionStatus, JobState
 from tests.support.backends import Backend
 from tests.support.bench import (
     LEASE_MS,
+    OLD,
+    OPERATOR,
     OTHER,
     WORKER,
     Bench,
+    begin,
     end,
     finish_step,
     give_back,
@@ -50,7 +53,7 @@ def test_a_claim_is_journaled_as_leased_and_started(bench: Bench) -> None:
 
 
 def test_a_job_of_another_definition_is_only_leased(bench: Bench) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
 
     claim = bench.take()
 
@@ -248,3 +251,24 @@ def test_a_crash_in_one_step_does_not_make_a_later_step_interrupted(bench: Bench
     bench.apply(give_back(second, EndCode.RELEASED, position=1))
 
     assert not bench.take().interrupted
+
+
+def test_an_execution_starts_when_it_is_leased(bench: Bench) -> None:
+    """One transaction, one time; where something is between the two, the journal has both times."""
+    plain = bench.running().job.job_id
+    compared = bench.running(**OLD)
+    bench.clock.advance(1)
+    bench.apply(begin(compared))
+    taken_out = bench.submit()
+    bench.store.cancel(taken_out, actor=OPERATOR, reason="not needed")
+    times = {}
+    for job_id in (plain, compared.job.job_id, taken_out):
+        entered = {entry.exec_to: entry.at for entry in reversed(bench.journal(job_id)) if entry.exec_to}
+        times[job_id] = (bench.latest(job_id).started_at, entered["leased"], entered.get("in_progress"))
+
+    now = bench.clock()
+    assert times[plain] == (now - 1000, now - 1000, now - 1000)
+    assert times[compared.job.job_id] == (now - 1000, now - 1000, now)
+    assert bench.latest(compared.job.job_id).progressed_at == now
+    assert times[taken_out] == (now, now, None)
+    assert bench.latest(taken_out).finished_at == now

@@ -7,11 +7,12 @@ from contextlib import suppress
 import pytest
 
 from holdfast.core.states import ExecutionStatus, JobState
-from holdfast.errors import BadInput, JobNotFoundError, LeaseLost, StoreError, StoreUnavailable
+from holdfast.errors import BadInput, JobNotFoundError, LeaseLost, StepCancelled, StoreError, StoreUnavailable
 from holdfast.store.messages import StoreTransaction
 from tests.support.backends import Backend, PostgresBackend, on_postgres, on_sqlite
 from tests.support.bench import (
     EFFECTS_TABLE,
+    OPERATOR,
     OTHER,
     Bench,
     commit,
@@ -98,6 +99,25 @@ def test_a_late_commit_does_not_even_run_its_effect(bench: Bench, backend: Backe
     assert isinstance(answer, LeaseLost)
     assert ran == []
     assert effects(backend) == []
+
+
+@pytest.mark.parametrize("handed_off", [False, True], ids=["commit step", "handoff"])
+def test_a_job_does_not_commit_after_its_cancel_was_acknowledged(
+    bench: Bench, backend: Backend, handed_off: bool
+) -> None:
+    """However late its worker hears of it."""
+    claim, other = bench.running(), bench.running()
+    bench.store.cancel(claim.job.job_id, actor=OPERATOR, reason="not needed")
+
+    mine = commit(claim) if handed_off else commit(claim, effect_of(claim))
+    answers = bench.write(mine, commit(other, effect_of(other)))
+
+    assert isinstance(answers[0], StepCancelled)
+    assert str(answers[0]) == "not needed"
+    assert answers[1] is None
+    assert bench.status(claim) is ExecutionStatus.IN_PROGRESS
+    assert effects(backend) == [other.exec_id]
+    bench.assert_sound()
 
 
 def test_of_two_executions_only_one_leaves_an_effect(bench: Bench, backend: Backend) -> None:

@@ -17,7 +17,7 @@ from holdfast.core.states import (
 )
 from holdfast.store.messages import Claim
 from tests.support.backends import Backend, PostgresBackend, Shell, is_refusal, on_postgres, on_sqlite
-from tests.support.bench import OPERATOR, Bench, commit, finish, finish_step
+from tests.support.bench import FINGERPRINT, OLD, OPERATOR, Bench, commit, finish, finish_step
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_a_job_that_has_failed_is_not_leased_again(bench: Bench, shell: Shell, d
 def put_at(bench: Bench, status: ExecutionStatus) -> Claim:
     """A job whose execution has that status."""
     if status is ExecutionStatus.LEASED:
-        bench.submit(fingerprint="f-old")
+        bench.submit(**OLD)
         return bench.take()
     claim = bench.running()
     if status in (ExecutionStatus.COMMITTED, ExecutionStatus.DONE):
@@ -276,7 +276,7 @@ def test_a_succeeded_job_does_not_change(bench: Bench, shell: Shell, change: str
     [
         "UPDATE steps SET response = '{\"forged\":true}'",
         "DELETE FROM steps",
-        "INSERT INTO steps SELECT job_id, position + 1, 'more', exec_id, 1, 1, 1, '{}' FROM steps",
+        "INSERT INTO steps SELECT job_id, position + 1, 'more', exec_id, 1, 1, 1, '{}', '' FROM steps",
     ],
 )
 def test_the_answer_of_a_succeeded_job_does_not_change(bench: Bench, shell: Shell, statement: str) -> None:
@@ -321,7 +321,7 @@ def test_a_job_starts_as_pending_without_attempts(bench: Bench, shell: Shell, va
     refused(
         shell,
         "INSERT INTO jobs (job_id, flow, fingerprint, created_at, updated_at, state, attempt)"
-        f" VALUES ('stray', 'demo', 'f-demo', 1, 1, {values})",
+        f" VALUES ('stray', 'demo', '{FINGERPRINT}', 1, 1, {values})",
     )
 
     assert len(bench.store.jobs()) == 1
@@ -333,7 +333,7 @@ def test_two_unfinished_jobs_cannot_have_one_key(bench: Bench, shell: Shell) -> 
     refused(
         shell,
         "INSERT INTO jobs (job_id, flow, fingerprint, created_at, updated_at, key) VALUES ('x',"
-        " 'demo', 'f-demo', 1, 1, 'k')",
+        f" 'demo', '{FINGERPRINT}', 1, 1, 'k')",
     )
 
     assert len(bench.store.jobs()) == 1
@@ -528,10 +528,10 @@ def test_a_job_is_not_removed_by_one_who_could_not_see_what_was_added_to_it(
 
 
 @on_postgres
-def test_a_step_keeps_its_job_from_being_removed_until_it_is_there(
+def test_a_request_keeps_its_job_from_being_removed_until_it_is_there(
     bench: Bench, backend: Backend, shell: Shell
 ) -> None:
-    """As a foreign key does: whoever removes the job meanwhile waits, and then finds the step."""
+    """As a foreign key does: whoever removes the job meanwhile waits, and then finds the request."""
     job_id = bench.ended()
     with backend.shell() as remover:
         declare_pruned(remover)
@@ -539,7 +539,7 @@ def test_a_step_keeps_its_job_from_being_removed_until_it_is_there(
             remover.execute(f"DELETE FROM {table}")
         remover.execute("SET lock_timeout = '50ms'")
         shell.execute("BEGIN")
-        shell.execute(f"INSERT INTO steps VALUES ('{job_id}', 0, 'one', 'e', 1, 1, 1, '{{}}')")
+        shell.execute(f"INSERT INTO requests VALUES ('{job_id}', '{{}}')")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             remover.execute("DELETE FROM jobs")
         shell.execute("COMMIT")
@@ -557,11 +557,11 @@ REPLACES = {
     " SELECT job_id, flow, fingerprint, 1, 1 FROM jobs",
     "an execution by another": "INSERT OR REPLACE INTO executions SELECT 'x', job_id, attempt,"
     " queue, 'leased', NULL, NULL,"
-    " NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions",
+    " NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL, NULL, NULL FROM executions",
     "an execution of the same id": "INSERT OR REPLACE INTO executions SELECT exec_id, 'other-job',"
     " 1, queue, 'leased', NULL,"
-    " NULL, NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL FROM executions",
-    "the answer": "INSERT OR REPLACE INTO steps SELECT job_id, position, step, exec_id, 1, 1, 1, '{}' FROM steps",
+    " NULL, NULL, 'me', 9e12, 0, 0, 0, NULL, 1, NULL, 1, NULL, NULL, NULL FROM executions",
+    "the answer": "INSERT OR REPLACE INTO steps SELECT job_id, position, step, exec_id, 1, 1, 1, '{}', '' FROM steps",
     "a request": "REPLACE INTO requests SELECT job_id, '{}' FROM jobs",
     "a definition": "REPLACE INTO definitions SELECT fingerprint, flow, '{}', 1 FROM definitions",
     "an entry of the journal": "REPLACE INTO journal SELECT job_id, seq, at, 'me', exec_id,"
@@ -644,7 +644,7 @@ def test_a_trigger_that_somebody_switched_off_is_found(bench: Bench, shell: Shel
     shell.execute("ALTER TABLE journal DISABLE TRIGGER journal_is_append_only")
 
     [finding] = bench.store.integrity(deep=False)
-    assert (finding.code, finding.subject) == ("rule-changed", "schema trigger journal_is_append_only")
+    assert (finding.code, finding.subject) == ("rule-changed", "schema trigger journal_is_append_only of journal")
 
 
 @on_sqlite
@@ -666,7 +666,10 @@ def test_a_rule_that_somebody_dropped_is_found(bench: Bench, backend: Backend, s
     shell.execute("DROP TRIGGER journal_is_append_only" + (" ON journal" if backend.name == "postgres" else ""))
     shell.execute("DROP INDEX executions_one_commit")
 
-    found = {(finding.code, finding.subject.split()[-1]) for finding in bench.store.integrity(deep=False)}
+    found = {
+        (finding.code, finding.subject.removesuffix(" of journal").split()[-1])
+        for finding in bench.store.integrity(deep=False)
+    }
     assert found == {("rule-missing", "journal_is_append_only"), ("rule-missing", "executions_one_commit")}
 
 

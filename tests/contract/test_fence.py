@@ -12,6 +12,7 @@ from holdfast.store.messages import Claim, Write
 from tests.support.backends import Backend
 from tests.support.bench import (
     LEASE_MS,
+    OLD,
     OPERATOR,
     OTHER,
     WORKER,
@@ -162,7 +163,7 @@ def test_a_lease_is_lost_at_the_very_moment_it_runs_out(bench: Bench, late_by_ms
 
 
 def test_begin_is_fenced_by_lease_and_owner(bench: Bench) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
     claim = bench.take()
 
     [by_another] = bench.write(begin(claim), worker=OTHER)
@@ -172,12 +173,12 @@ def test_begin_is_fenced_by_lease_and_owner(bench: Bench) -> None:
     assert isinstance(by_another, LeaseLost)
     assert isinstance(too_late, LeaseLost)
     assert bench.status(claim) is ExecutionStatus.LEASED
-    assert bench.job(claim.job.job_id).fingerprint == "f-old"
+    assert bench.job(claim.job.job_id).fingerprint == OLD["fingerprint"]
 
 
 @pytest.mark.parametrize("name", ["FinishStep", "RecordTry", "Commit", "ReportProgress"])
 def test_nothing_is_recorded_of_an_execution_that_was_never_begun(bench: Bench, name: str) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
     claim = bench.take()
 
     [answer] = bench.write(WRITES[name](claim))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.states import ExecutionStatus
-from tests.support.bench import LEASE_MS, OPERATOR, OTHER, WORKER, Bench, begin, commit, end, finish
+from tests.support.bench import LEASE_MS, OLD, OPERATOR, OTHER, WORKER, Bench, begin, commit, end, finish
 
 
 def extend(bench: Bench, worker: str = WORKER) -> dict[str, str | None]:
@@ -43,7 +43,7 @@ def test_a_worker_renews_only_its_own(bench: Bench) -> None:
 
 
 def test_everything_under_way_is_held_and_nothing_else(bench: Bench) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
     leased = bench.take()
     running = bench.running()
     committed = bench.committed()
@@ -64,7 +64,7 @@ def test_a_worker_hears_of_a_cancel_when_it_renews(bench: Bench) -> None:
 
 
 def test_a_lease_can_be_begun_until_the_last_moment(bench: Bench) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
     claim = bench.take()
     bench.clock.now += LEASE_MS - 1
 

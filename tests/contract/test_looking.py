@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Sequence
 
 import pytest
 
-from holdfast.core.invariants import Finding
+from holdfast.core.facts import Finding, JobFacts
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import JobNotFoundError
+from holdfast.store.changes import Change
 from holdfast.store.identifiers import new_ulid
 from tests.support.backends import Backend, SqliteBackend, on_sqlite
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish_step, give_back, record_try
@@ -27,6 +29,63 @@ def test_an_unknown_job_is_not_found(bench: Bench) -> None:
     assert bench.store.steps(new_ulid(1)) == []
     assert bench.store.children(new_ulid(1)) == []
     assert list(bench.store.journal(new_ulid(1))) == []
+
+
+def test_of_running_jobs_the_current_step_is_known(bench: Bench) -> None:
+    one, two = bench.running(), bench.running()
+    bench.apply(finish_step(one), record_try(two))
+    ended, waiting = bench.succeeded(), bench.submit()
+    found = {step.job_id: step for step in bench.store.running([one.job.job_id, two.job.job_id, ended, waiting])}
+
+    assert set(found) == {one.job.job_id, two.job.job_id}
+    assert (found[one.job.job_id].number, found[two.job.job_id].number) == (2, 1)
+    assert (found[one.job.job_id].tries, found[two.job.job_id].tries) == (0, 1)
+    assert {step.worker for step in found.values()} == {WORKER}
+    assert bench.store.running([]) == []
+
+
+def test_flows_are_looked_up_by_job(bench: Bench) -> None:
+    one, two = bench.submit(flow="demo"), bench.submit(flow="other")
+
+    assert bench.store.flows_of([one, two, new_ulid(1)]) == {one: "demo", two: "other"}
+
+
+def test_changes_are_told_once_they_are_durable(bench: Bench) -> None:
+    told: list[tuple[str, str | None, str]] = []
+
+    def observe(changes: Sequence[Change]) -> None:
+        told.extend((change.flow, change.entry.job_from, change.entry.job_to) for change in changes)
+
+    bench.store.changes.observe(observe)
+    bench.store.changes.observe(observe)
+    bench.store.changes.forget(observe)
+    failed = bench.ended(Disposition.QUARANTINED)
+    dependent = bench.submit(flow="other")
+    bench.store.fail(dependent, actor=OPERATOR, reason="no", quarantine=False)
+    bench.store.changes.forget(observe)
+    bench.submit()
+
+    assert told == [
+        ("demo", None, "pending"),
+        ("demo", "pending", "running"),
+        ("demo", "running", "running"),
+        ("demo", "running", "failed"),
+        ("demo", "failed", "quarantined"),
+        ("other", None, "pending"),
+        ("other", "pending", "running"),
+        ("other", "running", "failed"),
+    ]
+    assert bench.store.job(failed).state is JobState.QUARANTINED
+
+
+def test_an_observer_that_fails_disturbs_nobody(bench: Bench) -> None:
+    def fail(_changes: Sequence[Change]) -> None:
+        raise ValueError("not today")
+
+    bench.store.changes.observe(fail)
+    job_id = bench.submit()
+
+    assert bench.store.job(job_id).state is JobState.PENDING
 
 
 def test_jobs_are_listed_newest_first_and_by_what_is_asked_for(bench: Bench) -> None:
@@ -120,45 +179,61 @@ def test_workers_are_known_from_their_announcement_until_they_retire(bench: Benc
 # --- the guard's view --------------------------------------------------------------------------------------
 
 
-def facts_of(bench: Bench, *, unsettled_only: bool) -> dict[str, object]:
-    found = {}
-    for facts in bench.store.facts(unsettled_only=unsettled_only):
-        assert not isinstance(facts, Finding)
-        found[facts.job.job_id] = facts
-    return dict(found)
-
-
 def test_facts_hold_all_there_is_about_every_job(bench: Bench) -> None:
     done, running = bench.succeeded(), bench.running()
     pending = bench.submit()
 
-    facts = {f.job.job_id: f for f in bench.store.facts(unsettled_only=False) if not isinstance(f, Finding)}
+    facts = {f.job.job_id: f for f in bench.store.facts() if not isinstance(f, Finding)}
 
     assert set(facts) == {done, running.job.job_id, pending}
     assert [e.exec_id for e in facts[running.job.job_id].executions] == [running.exec_id]
-    assert facts[done].journal == tuple(bench.journal(done))
+    assert [entry.hash for entry in facts[done].journal or ()] == [entry.hash for entry in bench.journal(done)]
     assert facts[pending].executions == ()
 
 
-def test_the_quick_look_is_at_running_jobs_only(bench: Bench) -> None:
+def test_running_and_newest_jobs_are_found_without_a_look_at_the_others(bench: Bench) -> None:
     bench.succeeded()
-    running = bench.running()
+    running = [bench.running().job.job_id for _ in range(3)]
+    bench.clock.advance(1)
+    newest = bench.submit()
+
+    assert bench.store.running_ids(after="", limit=9) == running
+    assert bench.store.running_ids(after=running[0], limit=1) == running[1:2]
+    assert bench.store.newest_ids(limit=1) == [newest]
+
+
+def test_facts_of_chosen_jobs_are_those_of_the_whole_look(bench: Bench) -> None:
+    wanted = [bench.succeeded(), bench.submit(parent=bench.submit())]
     bench.submit()
 
-    assert set(facts_of(bench, unsettled_only=True)) == {running.job.job_id}
+    chosen = [one for one in bench.store.facts_of([*wanted, "unknown"]) if isinstance(one, JobFacts)]
+    whole = {one.job.job_id: one for one in bench.store.facts() if isinstance(one, JobFacts)}
+
+    assert [one.job.job_id for one in chosen] == sorted(wanted)
+    for one in chosen:
+        assert one.rows is not None
+        assert (one.job, one.executions, one.journal, one.rows.steps) == (
+            whole[one.job.job_id].job,
+            whole[one.job.job_id].executions,
+            whole[one.job.job_id].journal,
+            one.rows.steps,
+        )
 
 
 def test_facts_come_page_by_page_without_gap_or_repeat(bench: Bench) -> None:
     bench.store.submit([bench.new_job() for _ in range(1107)], actor="client")
 
-    assert len(facts_of(bench, unsettled_only=False)) == 1107
+    found = [one.job.job_id for one in bench.store.facts() if isinstance(one, JobFacts)]
+
+    assert found == sorted(bench.store.newest_ids(limit=9999))
+    assert len(found) == 1107
 
 
 def test_facts_are_of_one_moment_even_while_others_write(bench: Bench, backend: Backend) -> None:
     another = Bench(backend.open(bench.clock), bench.clock)
     bench.store.submit([bench.new_job() for _ in range(600)], actor="client")
     seen: list[JobState] = []
-    for facts in bench.store.facts(unsettled_only=False):
+    for facts in bench.store.facts():
         assert not isinstance(facts, Finding)
         if not seen:
             another.claim(limit=600)
@@ -171,10 +246,10 @@ def test_looking_inside_a_look_is_allowed(bench: Bench) -> None:
     for _ in range(3):
         bench.submit()
     counts = []
-    for facts in bench.store.facts(unsettled_only=False):
+    for facts in bench.store.facts():
         assert not isinstance(facts, Finding)
         assert bench.job(facts.job.job_id).state is JobState.PENDING
-        counts.append(len(list(bench.store.facts(unsettled_only=False))))
+        counts.append(len(list(bench.store.facts())))
 
     assert counts == [3, 3, 3]
 
@@ -182,7 +257,7 @@ def test_looking_inside_a_look_is_allowed(bench: Bench) -> None:
 def test_a_look_that_was_not_finished_does_not_hold_up_the_next(bench: Bench) -> None:
     for _ in range(3):
         bench.submit()
-    unfinished = bench.store.facts(unsettled_only=False)
+    unfinished = bench.store.facts()
     next(unfinished)
 
     bench.claim()
@@ -393,3 +468,30 @@ def test_a_store_may_be_read_from_many_threads_without_piling_up_open_files(benc
         thread.join()
 
     assert len(os.listdir("/proc/self/fd")) - before < 30
+
+
+def test_the_backlog_tells_what_could_start_from_what_could_not(bench: Bench) -> None:
+    now = bench.store.now()
+    bench.submit(queue="q")
+    first = bench.submit(queue="q")
+    bench.submit(queue="q", not_before=now + 60_000)
+    bench.submit(queue="q", run_after=first)
+    bench.submit(queue="later", not_before=now + 60_000)
+    found = {one.queue: one for one in bench.store.backlog()}
+
+    assert (found["q"].ready, found["q"].scheduled, found["q"].waiting) == (2, 1, 1)
+    assert found["q"].oldest_at == now
+    assert (found["later"].ready, found["later"].scheduled, found["later"].oldest_at) == (0, 1, None)
+
+
+def test_jobs_are_counted_by_state_but_for_succeeded_ones(bench: Bench) -> None:
+    bench.succeeded()
+    bench.ended(Disposition.FAILED)
+    bench.ended(Disposition.QUARANTINED)
+    bench.submit(flow="other")
+
+    assert bench.store.unsettled_counts() == {
+        ("demo", "failed"): 1,
+        ("demo", "quarantined"): 1,
+        ("other", "pending"): 1,
+    }

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.client import Client
 from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
-from holdfast.errors import InvalidStateTransitionError, JobNotFoundError, KeyInUseError
+from holdfast.errors import BadInput, InvalidStateTransitionError, JobNotFoundError, KeyInUseError
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import Write
 from tests.support.bench import (
@@ -164,9 +165,8 @@ def test_a_quarantined_job_can_be_cancelled_so_that_it_is_cleaned_up(bench: Benc
     bench.assert_sound()
 
 
-@pytest.mark.parametrize("name", ["succeeded", "failed"])
-def test_an_ended_job_cannot_be_cancelled(bench: Bench, name: str) -> None:
-    job_id = STATES[name](bench)
+def test_a_job_that_has_succeeded_cannot_be_cancelled(bench: Bench) -> None:
+    job_id = STATES["succeeded"](bench)
     before = bench.journal(job_id)
 
     with pytest.raises(InvalidStateTransitionError):
@@ -214,7 +214,7 @@ def test_an_ended_job_can_be_tried_again(bench: Bench, disposition: Disposition)
 
 
 @pytest.mark.parametrize("from_state", [JobState.FAILED, JobState.QUARANTINED])
-@pytest.mark.parametrize("name", ["pending", "running", "committed", "succeeded"])
+@pytest.mark.parametrize("name", ["running", "committed", "succeeded"])
 def test_a_job_that_has_not_failed_cannot_be_tried_again(bench: Bench, name: str, from_state: JobState) -> None:
     job_id = STATES[name](bench)
     before = bench.journal(job_id)
@@ -464,3 +464,15 @@ def test_what_is_not_running_any_more_is_not_stopped(bench: Bench) -> None:
     assert not stop(bench, given_back.exec_id)
     assert not stop(bench, "no-such-execution")
     bench.assert_sound()
+
+
+@pytest.mark.parametrize("to", ["failed", "quarantined"])
+def test_a_state_that_is_given_as_a_text_is_that_state(bench: Bench, to: str) -> None:
+    client = Client(bench.store, actor=OPERATOR)
+    job_id = bench.submit()
+
+    assert client.force(job_id, to, reason="why")[-1] is JobState(to)
+    assert client.force(job_id, to, reason="why") == [JobState(to)]
+    assert bench.state(job_id) is JobState(to)
+    with pytest.raises(BadInput):
+        client.force(job_id, "gone", reason="why")

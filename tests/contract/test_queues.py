@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Timer
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, QueueNotFoundError
 from holdfast.store.messages import Write
 from tests.support.backends import Backend, Shell, on_postgres
-from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish, give_back
+from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, definition_of, end, finish, give_back
 
 
 def queue(bench: Bench, name: str = "q") -> QueueRecord:
@@ -307,4 +308,23 @@ def test_a_due_job_is_promoted_even_if_nobody_here_runs_its_flow(bench: Bench) -
     bench.claim()
 
     assert bench.store.next_due() is None
-    assert len(bench.claim(flows={"other": "f-demo"})) == 1
+    assert len(bench.claim(flows={"other": definition_of("1", "other")["fingerprint"]})) == 1
+
+
+@pytest.mark.parametrize("max_running", [1.5, 2.0, True, "2", "two", -1, 10**30, float("nan"), float("inf"), b"2", []])
+@pytest.mark.parametrize("actor", [None, OPERATOR])
+def test_a_limit_that_is_no_whole_number_is_refused(bench: Bench, max_running: Any, actor: str | None) -> None:
+    limit(bench, 5)
+
+    with pytest.raises(BadInput):
+        limit(bench, max_running, actor=actor)
+
+    assert queue(bench).max_running == 5
+
+
+@pytest.mark.parametrize("name", ["a b", "q\0", "q\udcff", "x" * 200, 7, None])
+def test_a_queue_that_cannot_be_named_so_is_refused(bench: Bench, name: Any) -> None:
+    with pytest.raises(BadInput):
+        bench.store.set_queue(name, max_running=1, actor=None)
+
+    assert bench.store.queues() == []

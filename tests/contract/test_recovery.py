@@ -8,6 +8,7 @@ from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
 from tests.support.backends import Backend
 from tests.support.bench import (
+    OLD,
     OPERATOR,
     OTHER,
     WORKER,
@@ -18,6 +19,7 @@ from tests.support.bench import (
     end,
     finish,
     finish_step,
+    give_back,
     plan_ending,
 )
 
@@ -32,7 +34,7 @@ def test_a_live_lease_is_left_alone(bench: Bench) -> None:
 
 @pytest.mark.parametrize("begun", [True, False], ids=["in progress", "leased"])
 def test_an_expired_lease_is_given_back(bench: Bench, begun: bool) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
     claim = bench.take()
     if begun:
         bench.apply(begin(claim))
@@ -179,6 +181,26 @@ def test_crashes_and_failures_have_budgets_of_their_own(bench: Bench) -> None:
 
     job = bench.job(job_id)
     assert (job.state, job.crashes, job.failures, job.attempt) == (JobState.PENDING, 2, 2, 4)
+
+
+def test_an_attempt_is_counted_after_each_failure_and_crash_and_after_nothing_else(bench: Bench) -> None:
+    job_id = bench.submit(crash_limit=3, failure_limit=3)
+    seen = [bench.job(job_id).attempts]
+    for code in (EndCode.WAITING, EndCode.RELEASED, EndCode.BACKING_OFF):
+        bench.apply(give_back(bench.take(), code))
+    seen.append(bench.job(job_id).attempts)
+    bench.take()
+    bench.crash()
+    bench.apply(give_back(bench.take()))
+    seen.append(bench.job(job_id).attempts)
+    bench.apply(end(bench.take(), (Disposition.FAILED, Disposition.RETRY)))
+    last = bench.take()
+    seen.append(last.job.attempts)
+    bench.apply(end(last, (Disposition.FAILED,)))
+    seen.append(bench.job(job_id).attempts)
+
+    assert seen == [0, 1, 2, 3, 3]
+    assert bench.job(job_id).attempt == 7
 
 
 def test_a_release_from_quarantine_begins_a_new_count_of_crashes(bench: Bench) -> None:

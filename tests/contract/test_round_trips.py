@@ -13,13 +13,13 @@ from tests.support.backends import PostgresBackend
 from tests.support.bench import FLOWS, LEASE_MS, WORKER, Bench, SettableClock, commit, finish, finish_step
 from tests.support.counting_proxy import ROUND_TRIP, STATEMENT, CountingProxy
 
-# (statements, round trips). Eight statements in one round trip begin a transaction; four in one tell others of news.
+# (statements, round trips). Two statements in one round trip begin a transaction; four in one tell others of news.
 EXPECTED = {
-    "submit": (19, 5),
-    "claim": (20, 8),
-    "finish a step": (11, 3),
-    "commit": (15, 5),
-    "finish": (18, 5),
+    "submit": (13, 5),
+    "claim": (13, 8),
+    "finish a step": (5, 3),
+    "commit": (9, 5),
+    "finish": (12, 5),
 }
 
 

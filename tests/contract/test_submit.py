@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, JobNotFoundError
 from holdfast.store.identifiers import new_ulid
-from tests.support.bench import DEFINITION, FINGERPRINT, Bench, commit, finish, give_back
+from tests.support.bench import DEFINITION, FINGERPRINT, NEW, Bench, commit, finish, give_back
 
 
 def test_a_submitted_job_is_pending_and_holds_what_it_was_given(bench: Bench) -> None:
@@ -37,9 +37,9 @@ def test_a_submission_is_journaled_with_its_actor(bench: Bench) -> None:
 
 def test_the_definition_of_a_job_is_kept(bench: Bench) -> None:
     bench.submit()
-    bench.submit(fingerprint="f-2", definition='{"another":1}')
+    bench.submit(**NEW)
 
-    assert bench.store.definitions() == {FINGERPRINT: DEFINITION, "f-2": '{"another":1}'}
+    assert bench.store.definitions() == {FINGERPRINT: DEFINITION, NEW["fingerprint"]: NEW["definition"]}
 
 
 def test_a_queue_exists_as_soon_as_a_job_names_it(bench: Bench) -> None:

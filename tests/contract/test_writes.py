@@ -10,10 +10,13 @@ import pytest
 from holdfast.core.ending import EndCode
 from holdfast.core.records import Ending
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
+from holdfast.core.text import ERROR_LIMIT
 from holdfast.store.messages import Claim, Write
 from tests.support.bench import (
     FINGERPRINT,
     LEASE_MS,
+    NEW,
+    OLD,
     WORKER,
     Bench,
     begin,
@@ -30,17 +33,17 @@ from tests.support.bench import (
 
 
 def test_begin_starts_a_leased_execution_under_the_new_definition(bench: Bench) -> None:
-    bench.submit(fingerprint="f-old", definition='{"old":1}')
+    bench.submit(**OLD)
     claim = bench.take()
 
-    bench.apply(begin(claim, "f-new", '{"new":1}'))
+    bench.apply(begin(claim, **NEW))
 
     assert bench.status(claim) is ExecutionStatus.IN_PROGRESS
-    assert bench.job(claim.job.job_id).fingerprint == "f-new"
-    assert bench.store.definitions() == {"f-old": '{"old":1}', "f-new": '{"new":1}'}
+    assert bench.job(claim.job.job_id).fingerprint == NEW["fingerprint"]
+    assert bench.store.definitions() == {each["fingerprint"]: each["definition"] for each in (OLD, NEW)}
     entry = bench.journal(claim.job.job_id)[-1]
     assert (entry.exec_from, entry.exec_to) == ("leased", "in_progress")
-    assert "f-new" in entry.reason
+    assert NEW["fingerprint"] in entry.reason
     bench.assert_sound()
 
 
@@ -126,7 +129,7 @@ def test_a_commit_keeps_the_response_and_leaves_the_job_running(bench: Bench) ->
     assert bench.store.steps(claim.job.job_id)[-1].response == '{"size":3}'
     entry = bench.journal(claim.job.job_id)[-1]
     assert (entry.exec_from, entry.exec_to, entry.job_to) == ("in_progress", "committed", "running")
-    assert (entry.step, entry.reason, entry.actor) == ("three", "completed", WORKER)
+    assert (entry.step, entry.reason, entry.actor) == ("two", "completed", WORKER)
     bench.assert_sound()
 
 
@@ -203,7 +206,7 @@ def test_an_end_that_forgets_its_steps_lets_the_next_attempt_begin_at_the_first(
 
 
 def test_a_leased_execution_can_be_ended_without_having_begun(bench: Bench) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
     claim = bench.take()
 
     bench.apply(end(claim, (Disposition.FAILED, Disposition.QUARANTINED), EndCode.DEFINITION_CHANGED))
@@ -264,13 +267,13 @@ HOSTILE_TEXTS = {
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS.values(), ids=HOSTILE_TEXTS)
-def test_any_text_of_an_error_is_journaled_as_it_is_and_keeps_the_chain_whole(bench: Bench, text: str) -> None:
+def test_any_text_of_an_error_is_journaled_up_to_its_limit_and_keeps_the_chain_whole(bench: Bench, text: str) -> None:
     claim = bench.running(failure_limit=9)
     bench.apply(record_try(claim, error=text))
     bench.apply(end(claim, (Disposition.FAILED, Disposition.RETRY), error=text))
 
     # A text of a database cannot hold a NUL, so it is made visible.
-    kept = text.replace("\0", "␀")
+    kept = text.replace("\0", "␀")[:ERROR_LIMIT]
     assert bench.findings() == []
     assert bench.latest(claim.job.job_id).error == kept
     assert bench.journal(claim.job.job_id)[-1].reason == (kept or "error")
@@ -315,7 +318,7 @@ def test_evidence_tells_a_write_that_is_there_from_one_that_is_not(bench: Bench,
 
 
 def test_evidence_of_a_begin(bench: Bench) -> None:
-    bench.submit(fingerprint="f-old")
+    bench.submit(**OLD)
     claim = bench.take()
     before = bench.store.evidence([begin(claim)])
     bench.apply(begin(claim))

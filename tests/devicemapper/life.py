@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from holdfast import Engine, crash_points
-from holdfast.core.invariants import Severity
+from holdfast.core.facts import Severity
 from holdfast.guard.check import check
 from holdfast.testing import VirtualClock, run_until_idle
 from holdfast_images.devices import crash_points as device_points

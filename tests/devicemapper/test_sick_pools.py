@@ -10,7 +10,7 @@ import pytest
 
 from holdfast_images.app import Images
 from holdfast_images.cli.upkeep import _findings
-from holdfast_images.devices import devicemapper
+from holdfast_images.devices import devicemapper, loops
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper
@@ -19,7 +19,7 @@ from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.pool_record import write_record
 from holdfast_images.devices.protocol import Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import DeviceBusy, PoolUnusable
+from holdfast_images.errors import DeviceBusy, NoSpace, PoolUnusable
 from holdfast_images.settings import Backend, Settings
 from tests.devicemapper.pools import DATA, METADATA, change_pool, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
@@ -172,3 +172,72 @@ def test_a_pool_is_put_to_use_as_others_have_extended_it(sick: Sick) -> None:
     sick.pool.mapper.remove(sick.pool.record.name)
 
     assert sick.pool.ids() == [SMALL.id]
+
+
+def test_a_renamed_pool_gets_its_name_back(sick: Sick) -> None:
+    name = sick.pool.record.name
+    sick.devices.snapshot(SMALL, SNAPSHOT)
+    sick.pool.mapper.rename(name, "renamed")
+    again = DeviceMapperDevices.open(sick.root, patience=0.3)
+    again.verify(SNAPSHOT, deep=True)
+
+    assert again.thin_pool.mapper.info(name) is not None
+    assert again.thin_pool.mapper.info("renamed") is None
+
+
+def test_a_wiped_pool_gets_its_table_again(sick: Sick) -> None:
+    name = sick.pool.record.name
+    sick.pool.mapper.load(name, Target(0, 8, "error", ""))
+    sick.pool.mapper.resume(name)
+    again = DeviceMapperDevices.open(sick.root, patience=0.3)
+    again.snapshot(SMALL, SNAPSHOT)
+    again.verify(SNAPSHOT, deep=True)
+
+    assert again.thin_pool.table().length > 8
+
+
+def test_a_pool_that_is_read_only_deletes_nothing_and_forgets_nothing(sick: Sick) -> None:
+    sick.devices.snapshot(SMALL, SNAPSHOT)
+    sick.change_pool("2 error_if_no_space read_only")
+    with pytest.raises(PoolUnusable, match="is ro") as told:
+        sick.devices.delete(SNAPSHOT)
+    kept = sick.devices.look(SNAPSHOT.name)
+    sick.devices.deactivate(SNAPSHOT)
+    check_metadata(sick.root, repair=True)
+    again = DeviceMapperDevices.open(sick.root, patience=0.3)
+    again.snapshot(SMALL, SNAPSHOT)
+    again.delete(SNAPSHOT)
+
+    assert "pool check --repair" in (told.value.hint or "")
+    assert kept is not None
+    assert sick.devices.records.leftovers() == []
+
+
+def test_a_pool_whose_metadata_are_full_is_extended_and_usable_again(tmp_path: Path) -> None:
+    remove_everything()
+    pool = ThinPool.create(tmp_path, size=64 << 20)
+    devices = DeviceMapperDevices.open(tmp_path, patience=0.3)
+    number = 0
+    while pool.status().mode is Mode.WRITE:
+        try:
+            pool.create_thin(number := number + 1)
+        except (PoolUnusable, NoSpace):
+            break
+        assert number < 5000
+    full = pool.room()
+    listed = [each.code for each in devices.disagreements()]
+    with pytest.raises((PoolUnusable, NoSpace), match="metadata") as told:
+        devices.create(SMALL)
+    extended = pool.extend()
+    devices.create(SMALL)
+
+    assert full.health is PoolHealth.FULL
+    assert "pool extend" in full.detail
+    assert "pool extend" in (told.value.hint or "")
+    assert "pool-unlisted" in listed
+    assert extended.health is not PoolHealth.FULL
+    assert pool.status().mode is Mode.WRITE
+    assert pool.status().total_metadata_blocks > 512
+    remove_everything()
+    for file in tmp_path.glob("*.img"):
+        loops.detach(file)

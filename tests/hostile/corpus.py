@@ -13,6 +13,7 @@ from tests.support.images.archives import (
     Form,
     archive,
     base_256,
+    checksummed,
     directory,
     hardlink,
     header,
@@ -48,6 +49,11 @@ def made(*parts: Callable[..., bytes]) -> Callable[[Form], bytes]:
 def raw(*parts: bytes) -> Callable[[Form], bytes]:
     """An archive of blocks as they are."""
     return lambda form: archive(*parts)
+
+
+def with_field(blocks: bytes, at: int, field: bytes) -> bytes:
+    """The first header with other bytes somewhere, and the checksum for them."""
+    return checksummed(blocks[:at] + field + blocks[at + len(field) : 512]) + blocks[512:]
 
 
 F, D, S, H = (partial(partial, each) for each in (member, directory, symlink, hardlink))
@@ -98,6 +104,10 @@ NAMES = [
     Attack("empty-name", Reason.EMPTY_NAME, raw(header(b"")), ONLY),
     Attack("empty-pax-path", Reason.EMPTY_NAME, raw(pax({b"path": b""}), header(b"x")), ONLY),
     Attack("empty-long-name", Reason.EMPTY_NAME, raw(long_name(b""), header(b"x")), ONLY),
+    *(
+        Attack(f"name-with-{what}", Reason.FOREIGN_NAME, made(F(name)), policies=STRICT)
+        for what, name in {"a-drive": b"C:/x", "a-drive-alone": b"c:x", "a-backslash": b"\\x"}.items()
+    ),
     Attack("whiteout-in-a-plain-archive", Reason.WHITEOUT, made(F(b"etc/.wh.passwd")), policies=STRICT),
 ]
 
@@ -192,6 +202,20 @@ KINDS = [
     ),
     Attack("xattr-name-bomb", Reason.BAD_XATTR, made(F(b"f", xattrs={b"user." + b"x" * 300: b""})), forms=WITH_XATTRS),
     Attack(
+        "xattr-in-the-spelling-of-libarchive-alone",
+        Reason.PAX_UNKNOWN,
+        raw(pax({b"LIBARCHIVE.xattr.user.a": b"YQ"}), header(b"f")),
+        ONLY,
+        STRICT,
+    ),
+    Attack(
+        "xattr-of-a-symlink",
+        Reason.BAD_XATTR,
+        made(S(b"s", b"f", xattrs={b"user.a": b"b"})),
+        forms=WITH_XATTRS,
+        policies=STRICT,
+    ),
+    Attack(
         "xattr-with-two-values",
         Reason.BAD_XATTR,
         raw(pax({b"SCHILY.xattr.user.a": b"1", b"LIBARCHIVE.xattr.user.a": b"Mg"}), header(b"f")),
@@ -219,7 +243,103 @@ KINDS = [
     Attack(
         "world-writable-passwd-by-a-hard-link-of-a-hard-link",
         Reason.WORLD_WRITABLE_CRITICAL,
-        made(F(b"x", mode=0o666), H(b"y", b"x", mode=0o644), H(b"etc/passwd", b"y", mode=0o644)),
+        made(F(b"x", mode=0o666), H(b"y", b"x", mode=0o666), H(b"etc/passwd", b"y", mode=0o644)),
+    ),
+    Attack(
+        "world-writable-etc-by-a-symlink",
+        Reason.WORLD_WRITABLE_CRITICAL,
+        made(S(b"rootfs/etc", b"data"), D(b"rootfs/data/", mode=0o777)),
+    ),
+    Attack(
+        "world-writable-passwd-by-a-symlink",
+        Reason.WORLD_WRITABLE_CRITICAL,
+        made(S(b"rootfs/etc", b"data"), D(b"rootfs/data/"), F(b"rootfs/data/passwd", mode=0o666)),
+    ),
+    Attack(
+        "world-writable-by-two-symlinks",
+        Reason.WORLD_WRITABLE_CRITICAL,
+        made(S(b"usr/bin", b"../a"), S(b"a", b"b/../c"), D(b"c", mode=0o757)),
+    ),
+    Attack(
+        "world-writable-directory-above-etc",
+        Reason.WORLD_WRITABLE_CRITICAL,
+        made(S(b"rootfs/etc", b"srv2/etc"), D(b"rootfs/srv2", mode=0o777), D(b"rootfs/srv2/etc")),
+    ),
+    Attack(
+        "world-writable-told-by-the-second-entry",
+        Reason.WORLD_WRITABLE_CRITICAL,
+        made(S(b"etc", b"d"), D(b"d"), D(b"d", mode=0o777)),
+        policies=(Policy.DISTRO,),
+    ),
+    Attack(
+        "hardlink-with-another-mode", Reason.HARDLINK_HEADER, made(F(b"a"), H(b"b", b"a", mode=0o600)), policies=STRICT
+    ),
+    Attack(
+        "hardlink-with-another-owner", Reason.HARDLINK_HEADER, made(F(b"a"), H(b"b", b"a", uid=1000)), policies=STRICT
+    ),
+    Attack("hardlink-with-another-group", Reason.HARDLINK_HEADER, made(F(b"a"), H(b"b", b"a", gid=7)), policies=STRICT),
+    Attack(
+        "hardlink-with-another-time", Reason.HARDLINK_HEADER, made(F(b"a"), H(b"b", b"a", mtime=1)), policies=STRICT
+    ),
+    Attack(
+        "hardlink-of-a-hardlink-with-another-mode",
+        Reason.HARDLINK_HEADER,
+        made(F(b"a"), H(b"b", b"a"), H(b"c", b"b", mode=0o666)),
+        policies=STRICT,
+    ),
+    *(
+        Attack(
+            f"directory-twice-with-another-{name}",
+            Reason.DUPLICATE_DIRECTORY,
+            made(D(b"d"), F(b"d/f"), partial(directory, b"./d/", **{name: value})),
+            policies=STRICT,
+        )
+        for name, value in {"mode": 0o700, "uid": 1, "gid": 1, "mtime": 5}.items()
+    ),
+    Attack(
+        "directory-twice-with-another-attribute",
+        Reason.DUPLICATE_DIRECTORY,
+        made(D(b"d"), D(b"d", xattrs={b"user.a": b"b"})),
+        forms=WITH_XATTRS,
+        policies=STRICT,
+    ),
+    Attack(
+        "hardlink-with-another-attribute",
+        Reason.HARDLINK_HEADER,
+        made(F(b"a", xattrs={b"user.a": b"b"}), H(b"b", b"a", xattrs={b"user.a": b"c"})),
+        forms=WITH_XATTRS,
+        policies=STRICT,
+    ),
+    Attack(
+        "implied-directories-beyond-the-limit",
+        Reason.TOO_MANY_ENTRIES,
+        made(F(b"a/b/c/d/e/f"), F(b"g/h/i/j/k/l")),
+        limits=Limits(entries=11),
+    ),
+    Attack(
+        "names-that-take-much-memory",
+        Reason.NAMES_TOO_LONG,
+        made(*(F(b"%03d" % number + b"x" * 90) for number in range(20))),
+        limits=Limits(names_bytes=1500),
+    ),
+    Attack(
+        "targets-that-take-much-memory",
+        Reason.NAMES_TOO_LONG,
+        made(*(S(b"%d" % number, b"y" * 90) for number in range(20))),
+        limits=Limits(names_bytes=1500),
+    ),
+    Attack(
+        "implied-directories-that-take-much-memory",
+        Reason.NAMES_TOO_LONG,
+        made(F(b"/".join([b"d"] * 40))),
+        limits=Limits(names_bytes=1500),
+    ),
+    Attack(
+        "xattrs-beyond-the-total",
+        Reason.TOTAL_SIZE,
+        made(*(F(b"%d" % number, xattrs={b"user.x": b"v" * 200}) for number in range(10))),
+        WITH_XATTRS,
+        limits=Limits(total_bytes=1000),
     ),
     Attack("owner-that-means-nobody", Reason.BAD_OWNER, raw(header(b"f", uid=base_256(2**32 - 1, 8))), ONLY),
     Attack("owner-beyond-32-bits", Reason.BAD_OWNER, raw(pax({b"gid": b"4294967296"}), header(b"f")), ONLY),
@@ -287,6 +407,41 @@ STRUCTURE = [
             "solaris-holes": record(b"SUN.holesdata", b" 0 5"),
             "gnu-dumpdir": record(b"GNU.dumpdir", b"Yx\0"),
             "gnu-volume": record(b"GNU.volume.size", b"5"),
+            "time-not-a-number": record(b"mtime", b"NaN"),
+            "time-with-exponent": record(b"mtime", b"1e400"),
+            "time-of-access-not-a-number": record(b"atime", b"yesterday"),
+            "time-of-change-empty": record(b"ctime", b""),
+            "time-of-creation-beyond-64-bits": record(b"LIBARCHIVE.creationtime", b"9" * 20),
+        }.items()
+    ),
+    Attack(
+        "pax-size-overrides",
+        Reason.SIZE_OVERRIDDEN,
+        raw(pax({b"size": b"512"}), header(b"f", size=0), INNER),
+        ONLY,
+        STRICT,
+    ),
+    Attack(
+        "sparse-with-the-magic-of-posix",
+        Reason.UNSUPPORTED_TYPE,
+        raw(header(b"x", kind=b"S", prefix=b"00000000000 " * 8 + b"\0" + b"00000000000 ")),
+        ONLY,
+    ),
+    *(
+        Attack(f"unused-{name}-not-a-number", Reason.BAD_NUMBER, raw(content), ONLY)
+        for name, content in {
+            "device-major": with_field(header(b"f"), 329, b"00/00000"),
+            "device-minor": with_field(header(b"f"), 337, b"nonsense"),
+            "device-of-a-directory": with_field(header(b"d/", kind=b"5"), 329, b"000 0 0\0"),
+            "device-of-a-link": with_field(header(b"s", kind=b"2", linkname=b"x"), 329, b"9\0"),
+            "pax-time": with_field(pax({b"comment": b"x"}), 136, b"nonsense\0\0\0\0") + header(b"f"),
+            "pax-mode": with_field(pax({b"comment": b"x"}), 100, b"rw-r--r-") + header(b"f"),
+            "pax-owner": with_field(pax({b"path": b"x"}), 108, b"0000099\0") + header(b"f"),
+            "pax-group": with_field(pax({b"path": b"x"}), 116, b"root\0") + header(b"f"),
+            "pax-device": with_field(pax({b"path": b"x"}), 337, b"x") + header(b"f"),
+            "global-time": with_field(pax({b"comment": b"x"}, kind=b"g"), 136, b"x") + header(b"f"),
+            "long-name-owner": with_field(long_name(b"f"), 108, b"x") + header(b"f", magic=b"ustar  \0"),
+            "long-name-time": with_field(long_name(b"f"), 136, b"x") + header(b"f", magic=b"ustar  \0"),
         }.items()
     ),
     Attack("pax-unknown-keyword", Reason.PAX_UNKNOWN, raw(pax({b"VENDOR.size": b"5"}), header(b"f")), ONLY, STRICT),
@@ -316,7 +471,8 @@ STRUCTURE = [
     *(
         Attack(f"number-{name}", Reason.BAD_NUMBER, raw(header(b"f", size=field)), ONLY)
         for name, field in {
-            "with-leading-spaces": b"        512\0",
+            "after-a-nul": b"\x000000000512",
+            "in-two-parts": b"    5 12\0",
             "of-spaces": b" " * 12,
             "signed": b"+0000000000\0",
             "hexadecimal": b"0x200\0",
@@ -410,10 +566,30 @@ def sparse_0_0(numbers: list[int], count: bytes, size: bytes, stored: bytes) -> 
 
 TERA = 1 << 40
 SPARSE = [
-    Attack("sparse-bomb-old", Reason.FILE_TOO_LARGE, raw(old_sparse([(0, 512)], 8**11 - 1, bytes(512))), ONLY),
-    Attack("sparse-bomb-0-0", Reason.FILE_TOO_LARGE, raw(sparse_0_0([0, 512], b"1", b"%d" % TERA, bytes(512))), ONLY),
-    Attack("sparse-bomb-0-1", Reason.FILE_TOO_LARGE, raw(sparse_0_1(b"0,512", b"1", b"%d" % TERA, bytes(512))), ONLY),
-    Attack("sparse-bomb-1-0", Reason.FILE_TOO_LARGE, raw(sparse_1_0(b"1\n0\n512\n", b"%d" % TERA, bytes(512))), ONLY),
+    Attack(
+        "sparse-bomb-old",
+        Reason.FILE_TOO_LARGE,
+        raw(old_sparse([(0, 512), (8**11 - 1, 0)], 8**11 - 1, bytes(512))),
+        ONLY,
+    ),
+    Attack(
+        "sparse-bomb-0-0",
+        Reason.FILE_TOO_LARGE,
+        raw(sparse_0_0([0, 512, TERA, 0], b"2", b"%d" % TERA, bytes(512))),
+        ONLY,
+    ),
+    Attack(
+        "sparse-bomb-0-1",
+        Reason.FILE_TOO_LARGE,
+        raw(sparse_0_1(b"0,512,%d,0" % TERA, b"2", b"%d" % TERA, bytes(512))),
+        ONLY,
+    ),
+    Attack(
+        "sparse-bomb-1-0",
+        Reason.FILE_TOO_LARGE,
+        raw(sparse_1_0(b"2\n0\n512\n%d\n0\n" % TERA, b"%d" % TERA, bytes(512))),
+        ONLY,
+    ),
     Attack(
         "sparse-overlapping", Reason.BAD_SPARSE, raw(sparse_0_1(b"0,512,256,512", b"2", b"4096", bytes(1024))), ONLY
     ),
@@ -421,6 +597,26 @@ SPARSE = [
     Attack("sparse-beyond-its-size", Reason.BAD_SPARSE, raw(sparse_0_1(b"4096,512", b"1", b"4096", bytes(512))), ONLY),
     Attack("sparse-more-than-stored", Reason.BAD_SPARSE, raw(sparse_0_1(b"0,1024", b"1", b"4096", bytes(512))), ONLY),
     Attack("sparse-less-than-stored", Reason.BAD_SPARSE, raw(sparse_1_0(b"1\n0\n512\n", b"4096", bytes(1024))), ONLY),
+    *(
+        Attack(f"sparse-{name}", Reason.BAD_SPARSE, raw(content), ONLY)
+        for name, content in {
+            "ends-before-its-file": sparse_0_1(b"0,512", b"1", b"4096", bytes(512)),
+            "old-ends-before-its-file": old_sparse([(0, 512)], 4096, bytes(512)),
+            "with-half-a-block": sparse_1_0(b"2\n0\n5\n1000\n5\n", b"1005", bytes(10)),
+            "old-with-half-a-block": old_sparse([(0, 5), (1000, 5)], 1005, bytes(10)),
+            "with-an-empty-map": sparse_0_1(b"", b"0", b"0", b""),
+        }.items()
+    ),
+    Attack(
+        "sparse-map-before-its-number",
+        Reason.BAD_PAX,
+        raw(
+            pax({b"GNU.sparse.size": b"512", b"GNU.sparse.map": b"0,512", b"GNU.sparse.numblocks": b"1"}),
+            header(b"s", size=512),
+            bytes(512),
+        ),
+        ONLY,
+    ),
     Attack("sparse-wrong-count", Reason.BAD_SPARSE, raw(sparse_0_1(b"0,512", b"2", b"4096", bytes(512))), ONLY),
     Attack("sparse-odd-map", Reason.BAD_SPARSE, raw(sparse_0_1(b"0,512,9", b"1", b"4096", bytes(512))), ONLY),
     Attack("sparse-not-numbers", Reason.BAD_SPARSE, raw(sparse_0_1(b"0,-512", b"1", b"4096", bytes(512))), ONLY),
@@ -469,6 +665,12 @@ SPARSE = [
         "sparse-old-and-pax-size",
         Reason.EXTENSION_CONFLICT,
         raw(pax({b"size": b"512"}), old_sparse([(0, 512)], 512, bytes(512))),
+        ONLY,
+    ),
+    Attack(
+        "sparse-and-pax-size",
+        Reason.EXTENSION_CONFLICT,
+        raw(sparse_1_0(b"1\n0\n512\n", b"512", bytes(512), size=b"1024")),
         ONLY,
     ),
     Attack(

@@ -111,7 +111,7 @@ def mutated(rng: random.Random, corpus: list[bytes]) -> bytes:
         result = repaired(bytearray(padded(result)))
     if rng.random() < 0.5:
         result += bytes(1024)
-    return result if rng.random() < 0.95 else compressed(result, rng.choice(("gzip", "zstd")))
+    return result if rng.random() < 0.95 else compressed(result, rng.choice(("gzip", "xz", "zstd")))
 
 
 def fuzz(seed: int, seconds: float, *, runs: int | None = None) -> tuple[int, int, int]:

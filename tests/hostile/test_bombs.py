@@ -7,7 +7,9 @@ import gzip
 import io
 import lzma
 import resource
-from typing import cast
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,6 +23,7 @@ from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.running import LINE_BYTES
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import (
+    COMPRESSED,
     Compression,
     archive,
     base_256,
@@ -38,12 +41,12 @@ HONEST = archive(member(b"a", b"some content " * 1000))
 def bomb(compression: Compression, size: int) -> bytes:
     """A file of zeros, compressed piece by piece."""
     target = io.BytesIO()
-    writer = (
-        gzip.GzipFile(fileobj=target, mode="wb", compresslevel=1)
-        if compression == "gzip"
-        else zstandard.ZstdCompressor(level=1).stream_writer(target, closefd=False)
-    )
-    with writer:
+    writers: dict[str, Callable[[], Any]] = {
+        "gzip": lambda: gzip.GzipFile(fileobj=target, mode="wb", compresslevel=1),
+        "xz": partial(lzma.LZMAFile, target, "wb", preset=0),
+        "zstd": lambda: zstandard.ZstdCompressor(level=1).stream_writer(target, closefd=False),
+    }
+    with writers[compression]() as writer:
         writer.write(header(b"zeros", size=base_256(size, 12)))
         for _ in range(size >> 20):
             writer.write(bytes(1 << 20))
@@ -51,7 +54,7 @@ def bomb(compression: Compression, size: int) -> bytes:
     return target.getvalue()
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_a_bomb_is_cut_off_while_it_expands(compression: Compression) -> None:
     report = inspected(bomb(compression, 256 << 20))
 
@@ -59,12 +62,12 @@ def test_a_bomb_is_cut_off_while_it_expands(compression: Compression) -> None:
     assert RATIO_FROM < (report.findings[0].offset or 0) < RATIO_FROM + (1 << 20)
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_a_small_archive_may_be_all_zeros(compression: Compression) -> None:
     assert inspected(bomb(compression, 32 << 20)).acceptable
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_more_than_an_image_may_be_is_cut_off_whatever_the_ratio(compression: Compression) -> None:
     limits = Limits(ratio=1 << 30, total_bytes=1 << 20, entries=1, file_bytes=1 << 40)
 
@@ -73,7 +76,7 @@ def test_more_than_an_image_may_be_is_cut_off_whatever_the_ratio(compression: Co
     }
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_a_bomb_takes_no_memory(compression: Compression) -> None:
     content = bomb(compression, 256 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -84,7 +87,11 @@ def test_a_bomb_takes_no_memory(compression: Compression) -> None:
 
 @pytest.mark.parametrize(
     "content, name",
-    [(bz2.compress(HONEST), "bzip2"), (lzma.compress(HONEST), "xz"), (b"\x1f\x9d\x90" + HONEST, "compress")],
+    [
+        (bz2.compress(HONEST), "bzip2"),
+        (lzma.compress(HONEST, format=lzma.FORMAT_ALONE), "lzma"),
+        (b"\x1f\x9d\x90" + HONEST, "compress"),
+    ],
 )
 def test_other_compressions_are_named(content: bytes, name: str) -> None:
     (finding,) = inspected(content).findings
@@ -93,7 +100,7 @@ def test_other_compressions_are_named(content: bytes, name: str) -> None:
     assert name in finding.detail
 
 
-@pytest.mark.parametrize("outer", ["gzip", "zstd"])
+@pytest.mark.parametrize("outer", COMPRESSED)
 @pytest.mark.parametrize("inner", ["gzip", "zstd", "xz", "bzip2"])
 def test_compression_in_compression_is_refused(outer: Compression, inner: str) -> None:
     foreign = {"xz": lzma.compress(HONEST), "bzip2": bz2.compress(HONEST)}
@@ -113,14 +120,26 @@ SKIPPABLE = b"\x50\x2a\x4d\x18\x05\0\0\0hello"
         compressed(HONEST[:700], "gzip") + compressed(HONEST[700:], "gzip"),
         compressed(b"", "gzip") + compressed(HONEST, "gzip") + compressed(b"", "gzip"),
         compressed(HONEST, "gzip") + bytes(100_000),
+        compressed(HONEST[:700], "xz") + bytes(8) + compressed(HONEST[700:], "xz") + bytes(4),
+        lzma.compress(HONEST, preset=9, check=lzma.CHECK_NONE),
         compressed(HONEST[:700], "zstd") + compressed(HONEST[700:], "zstd"),
         SKIPPABLE + compressed(b"", "zstd") + compressed(HONEST, "zstd") + SKIPPABLE + SKIPPABLE,
         zstandard.ZstdCompressor(write_content_size=False).compress(HONEST),
-        zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=27)).compress(
+        zstandard.ZstdCompressor(compression_params=zstandard.ZstdCompressionParameters(window_log=25)).compress(
             HONEST
         ),
     ],
-    ids=["gzip-members", "empty-members", "padded", "zstd-frames", "skippable", "no-size", "window-27"],
+    ids=[
+        "gzip-members",
+        "empty-members",
+        "padded",
+        "xz-streams",
+        "xz-without-checksum",
+        "zstd-frames",
+        "skippable",
+        "no-size",
+        "window-25",
+    ],
 )
 def test_streams_of_several_parts_are_taken(content: bytes) -> None:
     report = inspected(content)
@@ -129,8 +148,8 @@ def test_streams_of_several_parts_are_taken(content: bytes) -> None:
     assert report.entries == 1
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
-@pytest.mark.parametrize("garbage", [b"x", b"garbage", b"\x1f", b"\x28\xb5", b"\0\0\0x"])
+@pytest.mark.parametrize("compression", COMPRESSED)
+@pytest.mark.parametrize("garbage", [b"x", b"garbage", b"\x1f", b"\x28\xb5", b"\xfd7z", b"\0\0\0x", b"\0\0\0\0x"])
 def test_garbage_after_the_stream_is_refused(compression: Compression, garbage: bytes) -> None:
     report = inspected(compressed(HONEST, compression) + garbage)
 
@@ -138,7 +157,7 @@ def test_garbage_after_the_stream_is_refused(compression: Compression, garbage: 
     assert report.findings[-1].code in {Reason.TRAILING_DATA, Reason.BAD_COMPRESSION, Reason.TRUNCATED}
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_a_stream_cut_off_anywhere_is_refused(compression: Compression) -> None:
     content = compressed(HONEST, compression)
     accepted = [cut for cut in range(1, len(content)) if inspected(content[:cut]).acceptable]
@@ -146,12 +165,33 @@ def test_a_stream_cut_off_anywhere_is_refused(compression: Compression) -> None:
     assert accepted == []
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSED)
 def test_a_flipped_checksum_is_noticed(compression: Compression) -> None:
     content = bytearray(compressed(HONEST, compression))
-    content[-5 if compression == "gzip" else -1] ^= 1
+    content[{"gzip": -5, "xz": -6, "zstd": -1}[compression]] ^= 1
 
     assert [each.code for each in inspected(bytes(content)).findings] == [Reason.BAD_COMPRESSION]
+
+
+@pytest.mark.parametrize("flags", [0x20, 0x40, 0x80, 0xE0])
+@pytest.mark.parametrize("member_number", [0, 1])
+def test_reserved_flags_of_gzip_are_refused(flags: int, member_number: int) -> None:
+    bad = bytearray(compressed(HONEST[700:] if member_number else HONEST, "gzip"))
+    bad[3] |= flags
+    content = (compressed(HONEST[:700], "gzip") if member_number else b"") + bytes(bad)
+
+    assert [each.code for each in inspected(content).findings] == [Reason.BAD_COMPRESSION]
+
+
+def test_an_xz_stream_that_takes_much_memory_is_refused() -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 200 << 20}]
+    content = lzma.compress(HONEST, filters=filters)
+
+    assert [each.code for each in inspected(content).findings] == [Reason.WINDOW_TOO_LARGE]
+
+
+def test_xz_padding_that_is_no_multiple_of_four_is_refused() -> None:
+    assert [each.code for each in inspected(compressed(HONEST, "xz") + bytes(3)).findings] == [Reason.TRAILING_DATA]
 
 
 def test_a_zstd_window_of_gigabytes_is_refused_before_memory_is_taken() -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_images.archive.entry import Entry, Kind
+from holdfast_images.archive.entry import Kind
+from tests.hostile.readers import filled
 from tests.support.images.archives import COMPRESSIONS, Compression, compressed, entries_of
 
 TYPES = {
@@ -86,17 +87,6 @@ def as_we_read(content: bytes) -> list[tuple[object, ...]]:
         )
         for entry, body in entries_of(content)
     ]
-
-
-def filled(entry: Entry, body: bytes) -> bytes:
-    """The content with its holes."""
-    if entry.sparse is None:
-        return body
-    content = bytearray(entry.size)
-    for offset, length in entry.sparse:
-        content[offset : offset + length] = body[:length]
-        body = body[length:]
-    return bytes(content)
 
 
 def written(infos: list[tuple[tarfile.TarInfo, bytes]], form: int) -> bytes:

@@ -11,6 +11,7 @@ from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.reasons import Reason
 from tests.hostile.corpus import ATTACKS, old_sparse, sparse_0_0, sparse_0_1, sparse_1_0
 from tests.support.images.archives import (
+    COMPRESSED,
     Compression,
     archive,
     checksummed,
@@ -32,14 +33,14 @@ HONEST = archive(
     member(b"rootfs/b" * 20, b"content" * 200, form="gnu"),
     symlink(b"rootfs/c", b"a", form="pax"),
     hardlink(b"rootfs/d", b"rootfs/a", form="gnu"),
-    old_sparse([(0, 512), (4096, 100)], 8192, b"a" * 612, name=b"s0"),
-    sparse_0_0([0, 512, 4096, 100], b"2", b"8192", b"a" * 612),
+    old_sparse([(0, 512), (4096, 100), (8192, 0)], 8192, b"a" * 612, name=b"s0"),
+    sparse_0_0([0, 512, 4096, 100, 8192, 0], b"3", b"8192", b"a" * 612),
     member(b"e", b"x"),
 )
 SPARSE = archive(
-    sparse_0_1(b"0,512,4096,100", b"2", b"8192", b"a" * 612),
+    sparse_0_1(b"0,512,4096,100,8192,0", b"3", b"8192", b"a" * 612),
     member(b"f", b"y" * 513),
-    sparse_1_0(b"2\n0\n512\n4096\n100\n", b"8192", b"a" * 612, **{"GNU.sparse.name": b"t"}),
+    sparse_1_0(b"3\n0\n512\n4096\n100\n8192\n0\n", b"8192", b"a" * 612, **{"GNU.sparse.name": b"t"}),
 )
 SEEDS = [HONEST, SPARSE, *(attack.build(attack.forms[0]) for attack in ATTACKS)]
 EDIT = st.tuples(
@@ -107,7 +108,7 @@ def test_blocks_in_any_order_are_check_judgement(seed: bytes, order: list[int]) 
 
 
 @given(
-    compression=st.sampled_from(["gzip", "zstd"]),
+    compression=st.sampled_from(COMPRESSED),
     edits=st.lists(st.tuples(st.integers(0, 1 << 14), st.integers(0, 255)), min_size=1, max_size=4),
     cut=st.integers(0, 20),
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import Engine, Flow
-from holdfast.core.invariants import Severity
+from holdfast.core.facts import Severity
 from holdfast.guard.check import check
 from tests.support.backends import Backend, PostgresBackend, SqliteBackend
 from tests.support.flows import EFFECTS

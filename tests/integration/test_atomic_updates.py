@@ -12,6 +12,7 @@ from holdfast.crash_points import set_hook
 from tests.support.backends import SqliteBackend
 from tests.support.bench import (
     EFFECTS_TABLE,
+    OLD,
     OPERATOR,
     Bench,
     SettableClock,
@@ -81,7 +82,7 @@ def changes() -> dict[str, Callable[[Bench], Change]]:
     ) -> Callable[[Bench], Change]:
         def prepare(bench: Bench) -> Change:
             if leased:
-                bench.submit(fingerprint="f-old")
+                bench.submit(**OLD)
                 one = bench.take()
             else:
                 one = bench.running()

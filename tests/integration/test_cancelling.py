@@ -20,7 +20,7 @@ PATIENT: dict[str, Any] = {"lease": 120.0, "recovery_interval": 60.0, "stop_grac
 
 def test_a_running_job_stops_at_its_next_check_and_is_cleaned_up(open_engine: OpenEngine) -> None:
     gate, tally = Gate(), Tally()
-    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=lambda run: tally.add("cleaned"))
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=lambda run: tally.note("cleaned"))
     flow.start("slow", gate.pass_through).commit("save", write_effect)
     engine = open_engine(flow)
     job_id = engine.submit(flow, Ask())
@@ -54,6 +54,23 @@ def test_a_cancel_is_heard_promptly_even_right_after_other_news(open_engine: Ope
     assert max(slow) < 3
 
 
+def test_a_step_that_does_not_listen_ends_as_cancelled_before_its_commit(open_engine: OpenEngine) -> None:
+    """The worker hears of the cancel when it wants to commit, and runs the cleanup."""
+    gate, tally = Gate(), Tally()
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=lambda run: tally.note("cleaned"))
+    flow.start("deaf", lambda run: gate.pass_through()).commit("save", write_effect)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(**PATIENT):
+        gate.wait_for_arrival()
+        engine.cancel(job_id, reason="not needed")
+        gate.open()
+        result = engine.wait(job_id, timeout=30)
+
+    assert (result.state, result.outcome, result.reason) == (JobState.FAILED, EndCode.CANCELLED, "not needed")
+    assert tally.events == ["cleaned"]
+
+
 def test_a_job_that_sleeps_between_tries_is_cancelled_at_once(open_engine: OpenEngine) -> None:
     flow = flow_of(raises(ValueError("no")), retry=fixed(5, delay=50))
     engine = open_engine(flow)
@@ -68,7 +85,7 @@ def test_a_job_that_sleeps_between_tries_is_cancelled_at_once(open_engine: OpenE
 
 def test_a_job_that_was_given_back_is_cleaned_up_by_whoever_comes_next(open_engine: OpenEngine) -> None:
     gate, tally = Gate(), Tally()
-    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=lambda run: tally.add("cleaned"))
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=lambda run: tally.note("cleaned"))
     flow.start("slow", gate.pass_through).commit("save", write_effect)
     engine = open_engine(flow)
     job_id = engine.submit(flow, Ask())

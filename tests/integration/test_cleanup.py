@@ -10,11 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Abort, Flow, JobState, fixed
+from holdfast import Abort, Flow, Handoff, JobState, Rewind, Unrecoverable, WaitFor, fixed
 from holdfast.core.ending import EndCode
 from holdfast.crash_points import set_hook
 from tests.integration.conftest import QUICK, OpenEngine
-from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, note, raises, work_for, write_effect
+from tests.support.flows import (
+    Answer,
+    Ask,
+    AskFlow,
+    AskRun,
+    Gate,
+    Tally,
+    fails_cleaning,
+    note,
+    raises,
+    work_for,
+    write_effect,
+)
 from tests.support.waiting import eventually
 
 
@@ -39,7 +51,7 @@ def test_a_cleanup_sees_the_request_and_the_response_so_far(open_engine: OpenEng
 
 def test_a_job_that_succeeds_is_not_cleaned_up(open_engine: OpenEngine) -> None:
     tally = Tally()
-    flow = flow_with(lambda run: tally.add("cleaned"), note("two"))
+    flow = flow_with(lambda run: tally.note("cleaned"), note("two"))
     engine = open_engine(flow)
     job_id = engine.submit(flow, Ask())
     with engine.worker(**QUICK):
@@ -51,7 +63,7 @@ def test_a_job_that_succeeds_is_not_cleaned_up(open_engine: OpenEngine) -> None:
 
 def test_a_job_that_will_be_tried_again_is_not_cleaned_up(open_engine: OpenEngine) -> None:
     tally = Tally()
-    flow = flow_with(lambda run: tally.add("cleaned"), raises(ValueError("no"), None), job_retry=fixed(2, delay=0.01))
+    flow = flow_with(lambda run: tally.note("cleaned"), raises(ValueError("no"), None), job_retry=fixed(2, delay=0.01))
     engine = open_engine(flow)
     job_id = engine.submit(flow, Ask())
     with engine.worker(**QUICK):
@@ -68,7 +80,7 @@ def test_a_retry_after_a_cleanup_begins_at_the_first_step(open_engine: OpenEngin
         tally.add("first")
         return note("first")(run)
 
-    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=lambda run: tally.add("cleaned"))
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=lambda run: tally.note("cleaned"))
     flow.start("first", first).to("second", raises(Abort("no"), None)).commit("save", write_effect)
     engine = open_engine(flow)
     job_id = engine.submit(flow, Ask())
@@ -119,6 +131,81 @@ def test_a_cleanup_that_never_works_puts_the_job_into_quarantine_and_says_both_r
     assert tally.count("cleanup") == 3
 
 
+STEERING = {
+    "abort": (Abort("cannot unmount"), "Abort: cannot unmount"),
+    "unrecoverable": (Unrecoverable("still busy"), "Unrecoverable: still busy"),
+    "rewind": (Rewind("one"), "Rewind: rewind to one"),
+    "wait": (WaitFor("01HZXK3V9Y0000000000000000"), "WaitFor: wait for job 01HZXK3V9Y0000000000000000"),
+    "handoff": (Handoff(Answer()), "Handoff: handed off"),
+}
+
+
+@pytest.mark.parametrize("manner", ["raised", "returned", "raised by async", "returned by async"])
+@pytest.mark.parametrize("name", STEERING)
+def test_a_cleanup_that_ends_as_only_a_step_can_has_not_succeeded(
+    open_engine: OpenEngine, name: str, manner: str
+) -> None:
+    """Each is a failed try, counted and told; taken for success it would hide what was left behind."""
+    outcome, told = STEERING[name]
+    tally = Tally()
+
+    def plain(run: AskRun) -> object:
+        tally.add("cleanup")
+        if "raised" in manner:
+            raise outcome
+        return outcome
+
+    async def asynchronous(run: AskRun) -> object:
+        return plain(run)
+
+    flow = flow_with(asynchronous if "async" in manner else plain, cleanup_retry=fixed(1, delay=0.01))
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(**QUICK):
+        result = engine.wait(job_id, timeout=30)
+
+    assert (result.state, result.outcome) == (JobState.QUARANTINED, EndCode.CLEANUP_FAILED)
+    assert result.reason == f"no such image; then cleanup failed 2 time(s): {told}"
+    assert tally.count("cleanup") == 2
+    assert [step.step for step in engine.store.steps(job_id)] == ["one"]
+
+
+@pytest.mark.parametrize("value", [False, 1, "could not", Answer()], ids=repr)
+def test_a_cleanup_that_returns_something_has_not_succeeded(open_engine: OpenEngine, value: object) -> None:
+    flow = flow_with(lambda run: value, cleanup_retry=fixed(0))
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(**QUICK):
+        result = engine.wait(job_id, timeout=30)
+
+    assert (result.state, result.outcome) == (JobState.QUARANTINED, EndCode.CLEANUP_FAILED)
+    assert f"the cleanup returned {value!r}" in str(result.reason)
+
+
+def test_a_cleanup_that_forgets_to_await_has_not_succeeded(open_engine: OpenEngine) -> None:
+    """A lambda around an async function returns what nobody runs."""
+    tally = Tally()
+
+    async def remove(run: AskRun) -> None:
+        tally.add("removed")
+
+    made = []
+
+    def cleanup(run: AskRun) -> object:
+        made.append(remove(run))
+        return made[-1]
+
+    flow = flow_with(cleanup, cleanup_retry=fixed(0))
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    with engine.worker(**QUICK):
+        result = engine.wait(job_id, timeout=30)
+    made[0].close()
+
+    assert result.outcome == EndCode.CLEANUP_FAILED
+    assert tally.events == []
+
+
 def test_a_job_released_after_its_cleanup_failed_begins_at_the_first_step(open_engine: OpenEngine) -> None:
     """The cleanup that failed may have removed what the first step had made."""
     tally = Tally()
@@ -127,7 +214,9 @@ def test_a_job_released_after_its_cleanup_failed_begins_at_the_first_step(open_e
         tally.add("first")
         return note("first")(run)
 
-    flow: AskFlow = Flow("flow", request=Ask, response=Answer, cleanup=raises(OSError("busy")), cleanup_retry=fixed(0))
+    flow: AskFlow = Flow(
+        "flow", request=Ask, response=Answer, cleanup=fails_cleaning(OSError("busy")), cleanup_retry=fixed(0)
+    )
     flow.start("first", first).to("second", raises(Abort("no"), None)).commit("save", write_effect)
     engine = open_engine(flow)
     job_id = engine.submit(flow, Ask())

@@ -6,7 +6,9 @@ import pytest
 
 from holdfast import Flow, minutes
 from holdfast.errors import DefinitionError
+from holdfast.guard.watch import stop_stalled
 from tests.integration.conftest import OpenEngine
+from tests.support.bench import STEPS, WORKER, Bench, SettableClock, finish_step
 from tests.support.flows import Answer, Ask, AskFlow, flow_of, note, write_effect
 
 
@@ -30,8 +32,26 @@ def test_a_step_that_may_take_longer_is_given_its_whole_timeout(open_engine: Ope
     flow: AskFlow = Flow("flow", request=Ask, response=Answer, stall_after=60)
     flow.start("long", note("long"), timeout=minutes(30)).commit("save", write_effect)
     engine = open_engine(flow)
+    job = engine.store.job(engine.submit(flow, Ask()))
 
-    assert engine.store.job(engine.submit(flow, Ask())).stall_ms > 30 * 60 * 1000
+    assert (job.stall_ms, job.stall_limits) == (60_000, f'{{"0":{31 * 60 * 1000}}}')
+
+
+@pytest.mark.parametrize("minutes_later, finished, stalls", [(5, 0, True), (5, 1, False), (40, 1, True), (5, 2, True)])
+def test_the_patience_is_that_of_the_step_that_runs(
+    open_engine: OpenEngine, minutes_later: int, finished: int, stalls: bool
+) -> None:
+    """A job with one long step is not given that step's time in the others."""
+    clock = SettableClock()
+    bench = Bench(open_engine(clock=clock).store, clock)
+    claim = bench.running(stall_ms=60_000, stall_limits='{"1":1860000}')
+    for position in range(finished):
+        bench.apply(finish_step(claim, position, STEPS[position]))
+    for _ in range(minutes_later * 3):
+        clock.advance(20)
+        bench.store.extend_leases(worker_id=WORKER, lease_ms=30_000)
+
+    assert (stop_stalled(bench.store, actor="guard") == [claim.job.job_id]) is stalls
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
@@ -46,9 +66,6 @@ def test_no_patience_at_all_is_refused(seconds: float) -> None:
 def test_the_same_silence_is_a_stall_for_one_and_not_for_another(
     open_engine: OpenEngine, patience: int, stalls: bool
 ) -> None:
-    from holdfast.guard.watch import stop_stalled
-    from tests.support.bench import WORKER, Bench, SettableClock
-
     clock = SettableClock()
     engine = open_engine(clock=clock)
     claim = Bench(engine.store, clock).running(stall_ms=patience * 1000)

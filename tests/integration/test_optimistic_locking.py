@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast.core.states import Disposition
-from holdfast.errors import InvalidStateTransitionError, LeaseLost, StateError
+from holdfast.errors import LeaseLost, StateError, StateTransitionRaceError
 from tests.support.backends import SqliteBackend
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, SettableClock, commit, end, finish, finish_step
 from tests.support.flows import Ask, flow_of, note
@@ -55,15 +55,31 @@ def test_of_two_that_commit_one_leaves_an_effect(sides: tuple[Bench, Bench]) -> 
     one.assert_sound()
 
 
-def test_of_two_operators_that_retry_one_is_told_that_the_job_has_moved(sides: tuple[Bench, Bench]) -> None:
+def test_of_two_operators_that_retry_both_get_the_answer_and_one_is_on_record(sides: tuple[Bench, Bench]) -> None:
     one, two = sides
     job_id = one.ended(Disposition.FAILED)
-    one.store.retry(job_id, actor="alice", reason="again", from_state=JobState.FAILED)
+    first = one.store.retry(job_id, actor="alice", reason="again", from_state=JobState.FAILED)
 
-    with pytest.raises(InvalidStateTransitionError):
-        two.store.retry(job_id, actor="bob", reason="again", from_state=JobState.FAILED)
+    second = two.store.retry(job_id, actor="bob", reason="again", from_state=JobState.FAILED)
 
+    assert first is second is JobState.PENDING
     assert [entry.actor for entry in one.journal(job_id)][-1] == "alice"
+    assert "bob" not in {entry.actor for entry in one.journal(job_id)}
+
+
+def test_an_operator_whose_job_has_moved_on_is_told_where_it_is(sides: tuple[Bench, Bench]) -> None:
+    one, two = sides
+    job_id = one.ended(Disposition.FAILED)
+    seen = two.state(job_id)
+    one.store.retry(job_id, actor="alice", reason="again", from_state=JobState.FAILED)
+    one.take(WORKER)
+
+    with pytest.raises(StateTransitionRaceError) as lost:
+        two.store.retry(job_id, actor="bob", reason="again", from_state=JobState.FAILED, seen=seen)
+
+    assert lost.value.state is JobState.RUNNING
+    assert "was failed a moment ago and is running now" in str(lost.value)
+    assert "bob" not in {entry.actor for entry in one.journal(job_id)}
 
 
 def test_an_operator_that_decided_on_an_old_view_changes_nothing(tmp_path: Path) -> None:

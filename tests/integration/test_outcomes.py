@@ -15,7 +15,7 @@ from holdfast import Abort, Flow, Handoff, JobState, Rewind, Run, Transaction, U
 from holdfast.core.ending import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.backends import Backend
-from tests.support.flows import Answer, Ask, AskFlow, AskRun, Tally, flow_of, note, raises, write_effect
+from tests.support.flows import Answer, Ask, AskFlow, AskRun, Tally, fails_cleaning, flow_of, note, raises, write_effect
 from tests.support.waiting import eventually
 
 Effects = Callable[[], list[str]]
@@ -129,7 +129,7 @@ def test_an_error_that_cannot_be_printed_fails_its_own_job_and_not_the_worker(
         if where == "commit":
             raise UnspeakableError
 
-    cleanup = raises(UnspeakableError()) if where == "cleanup" else None
+    cleanup = fails_cleaning(UnspeakableError()) if where == "cleanup" else None
     bad: AskFlow = Flow("bad", request=Ask, response=Answer, cleanup=cleanup, cleanup_retry=fixed(0))
     first = {"step": UnspeakableError(), "cleanup": Abort("no"), "commit": None}[where]
     bad.start("one", raises(first)).commit("save", save)
@@ -172,9 +172,9 @@ def fails_when_asked_again() -> Callable[[Ask], Answer]:
 
 
 BAD_OUTCOMES: dict[str, tuple[Callable[[], object], JobState, str]] = {
-    "abort for an exception": (lambda: Abort(ValueError("no luck")), JobState.FAILED, "no luck"),  # type: ignore[arg-type]
+    "abort for an exception": (lambda: Abort(ValueError("no luck")), JobState.FAILED, "no luck"),
     "unrecoverable for an exception": (
-        lambda: Unrecoverable(ValueError("no luck")),  # type: ignore[arg-type]
+        lambda: Unrecoverable(ValueError("no luck")),
         JobState.QUARANTINED,
         "no luck",
     ),
@@ -266,9 +266,9 @@ def test_an_end_that_the_database_refuses_is_left_to_the_next_attempt_and_not_sa
     refuse, allow = REFUSE_ENDS[home.name]
     flow = flow_of(raises(Abort("no such image")))
     engine = open_engine(flow)
-    job_id = engine.submit(flow, Ask())
-    home.execute(refuse)
     with engine.worker(**QUICK) as worker:
+        home.execute(refuse)  # now: a worker does not start where somebody has added a trigger
+        job_id = engine.submit(flow, Ask())
         eventually(lambda: engine.store.job(job_id).attempt == 1)
         eventually(lambda: worker.active == 0, "the worker lets go of it")
         home.execute(allow)
@@ -431,7 +431,7 @@ def test_giving_up_cleans_up_and_is_not_tried_again(
             give_up(run)
 
     flow: AskFlow = Flow(
-        "flow", request=Ask, response=Answer, cleanup=lambda run: tally.add("cleaned"), job_retry=fixed(5)
+        "flow", request=Ask, response=Answer, cleanup=lambda run: tally.note("cleaned"), job_retry=fixed(5)
     )
     flow.start("one", give_up if where == "first" else note("one"), retry=fixed(5))
     flow.to("two", give_up if where == "later" else note("two"), retry=fixed(5)).commit("save", save, retry=fixed(5))

@@ -57,6 +57,27 @@ def test_each_response_makes_the_next_request(open_engine: OpenEngine) -> None:
     ]
 
 
+def test_waits_and_graceful_stops_are_no_attempts(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate()
+    pipeline = pipeline_of(flow_of(gate.pass_through, "one"), adder("two", 100))
+    engine = open_engine(pipeline)
+    job_id = engine.submit(pipeline, Image("debian"))
+    with engine.worker(**QUICK):
+        gate.wait_for_arrival()
+        [current] = engine.store.running([engine.store.children(job_id)[0].job_id])
+    waiting = engine.store.job(job_id)
+    gate.open()
+    with caplog.at_level("INFO", "holdfast.job"), engine.worker(**QUICK):
+        engine.result(pipeline, job_id, timeout=20)
+
+    family = [job_id, *(child.job_id for child in engine.store.children(job_id))]
+    assert [engine.store.job(one).attempts for one in family] == [1, 1, 1]
+    assert [engine.store.job(one).attempt for one in family] == [3, 2, 1]
+    assert (waiting.attempts, current.attempt) == (1, 1)
+    assert engine.explain(job_id).details["attempt"] == 1
+    assert {record.__dict__["attempt"] for record in caplog.records if "attempt" in record.__dict__} == {1}
+
+
 def test_a_worker_of_one_slot_is_enough(open_engine: OpenEngine) -> None:
     pipeline = pipeline_of(adder("one", 10), adder("two", 100))
     engine = open_engine(pipeline)

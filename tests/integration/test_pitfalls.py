@@ -25,7 +25,7 @@ from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition
 from holdfast.core.worker_id import parse_worker_id
 from holdfast.crash_points import set_hook
-from holdfast.errors import KeyInUseError, LeaseLost, StateError, StoreBusy
+from holdfast.errors import KeyInUseError, LeaseLost, StoreBusy
 from holdfast.sql_files import load_statements
 from holdfast.store import processes as identity
 from tests.integration.conftest import QUICK, OpenEngine
@@ -692,7 +692,7 @@ def test_24_history_can_be_forgotten_when_the_disk_is_already_full(bench: Bench)
 HOT = [
     "has_ready",
     "promote_due",
-    "open_queues",
+    "ready_queues",
     "ready_jobs",
     "owners",
     "orphaned",
@@ -819,18 +819,15 @@ def test_a_backup_taken_in_the_middle_of_everything_comes_to_life_again(
     assert states == [JobState.SUCCEEDED] * 3
 
 
-def test_of_two_triggers_at_the_same_moment_one_passes_the_guard(bench: Bench) -> None:
+def test_of_many_triggers_at_the_same_moment_one_makes_the_transition(bench: Bench) -> None:
     """Two threads looked at the state, both found the transition allowed, and both made it."""
     job_id = bench.ended()
     barrier, passed = threading.Barrier(8), Tally()
 
     def retry() -> None:
         barrier.wait()
-        try:
-            bench.store.retry(job_id, actor=OPERATOR, reason="x", from_state=JobState.FAILED)
-            passed.add("passed")
-        except StateError:
-            passed.add("refused")
+        bench.store.retry(job_id, actor=OPERATOR, reason="x", from_state=JobState.FAILED)
+        passed.add("answered")
 
     threads = [threading.Thread(target=retry) for _ in range(8)]
     for thread in threads:
@@ -838,7 +835,7 @@ def test_of_two_triggers_at_the_same_moment_one_passes_the_guard(bench: Bench) -
     for thread in threads:
         thread.join(20)
 
-    assert (passed.count("passed"), passed.count("refused")) == (1, 7)
+    assert passed.count("answered") == 8, "the wish of each has come true"
     assert bench.states(job_id) == ["pending", "running", "failed", "pending"]
 
 

@@ -23,6 +23,7 @@ from holdfast.core.states import ExecutionStatus
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreUnavailable
 from holdfast.sql_files import load_migrations
 from holdfast.store.opening import open_store
+from holdfast.store.postgres.limits import OF_EFFECTS
 from holdfast.store.postgres.store import PostgresStore, without_password
 from holdfast_images.catalog.place import split_url
 from tests.integration.fleet_app import Done, Work, fleet_flow, record
@@ -364,8 +365,7 @@ def test_a_commit_step_that_keeps_the_server_waiting_has_failed(
     backend: PostgresBackend, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
     """The server ends such a transaction: tried again for ever, it would never let the others of its group through."""
-    limit = "SET LOCAL idle_in_transaction_session_timeout = '200ms'"
-    monkeypatch.setattr("holdfast.store.postgres.store.IDLE_LIMIT_OF_EFFECTS", limit)
+    monkeypatch.setattr("holdfast.store.postgres.store.OF_EFFECTS", OF_EFFECTS._replace(idle=0.2))
 
     def dawdle(run: Run[Work, Done], tx: Transaction) -> None:
         time.sleep(0.6)

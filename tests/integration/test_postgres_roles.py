@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
-from holdfast import Engine, JobState
+from holdfast import Engine, Flow, JobState
 from holdfast.errors import StoreReadOnly
 from holdfast.guard.check import check
 from tests.integration.fleet_app import Work, fleet_flow
@@ -21,7 +22,7 @@ PAGE = ROOT / "docs" / "how-to" / "run-a-fleet.md"
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """With the roles of the page, one job of the owner's, and a user's table."""
-    by_administrator, by_owner = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    by_administrator, by_owner, _ = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
     server = PostgresServer()
     try:
         server.start()
@@ -69,6 +70,25 @@ def test_a_worker_cannot_touch_the_rules(server: PostgresServer, statement: str)
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
         connection.execute(statement.encode())
+
+
+def test_keys_that_last_are_taken_by_workers_and_outlive_what_the_operator_removes(server: PostgresServer) -> None:
+    forever: Flow[int, int] = Flow("forever", request=int, response=int, unique="forever").start("a", lambda run: None)
+    short: Flow[int, int] = Flow("short", request=int, response=int, unique=0.001).start("a", lambda run: None)
+    jobs = []
+    with Engine.open(server.url_of("holdfast_worker")) as engine:
+        for flow in (forever, short, short):
+            jobs.append(engine.submit(flow, 1, key="k"))
+            engine.cancel(jobs[-1], reason="enough")
+            time.sleep(0.01)
+        later = engine.store.now() + 1000
+    with Engine.open(server.url_of("holdfast_operator")) as engine:
+        pruned = engine.store.prune(before=later, limit=1000, actor="me", dry_run=False)
+        again = engine.submit(forever, 1, key="k")
+
+    assert set(jobs) <= set(pruned)
+    assert len(set(jobs)) == 3
+    assert again == jobs[0]
 
 
 def test_retention_needs_the_operator(server: PostgresServer) -> None:

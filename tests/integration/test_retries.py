@@ -5,10 +5,23 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from holdfast import Engine, Flow, JobState, Run, Transaction, exponential, fixed, hours
+from holdfast import (
+    Engine,
+    Flow,
+    JobState,
+    RetryPolicy,
+    Run,
+    Transaction,
+    delays,
+    exponential,
+    fixed,
+    hours,
+)
 from holdfast.core.ending import EndCode
 from holdfast.testing import VirtualClock, run_until_idle
 from tests.integration.conftest import QUICK, OpenEngine
@@ -243,3 +256,96 @@ def test_what_a_run_tells_its_steps(open_engine: OpenEngine) -> None:
 
     assert result.state is JobState.SUCCEEDED
     assert seen == [("one", 1, False), ("one", 2, False), ("two", 1, False), ("two", 2, False)]
+
+
+# --- limits for classes of errors --------------------------------------------------------------------------
+
+
+def errors_of(open_engine: OpenEngine, errors: list[BaseException], **settings: Any) -> tuple[int, JobState]:
+    """How many tries a step gets that fails with these, the last one for ever; and how its job ends."""
+    clock = VirtualClock()
+    tries: list[int] = []
+
+    def step(run: AskRun) -> Answer:
+        tries.append(run.tries)
+        raise errors[min(len(tries), len(errors)) - 1]
+
+    flow = flow_of(step, **settings)
+    engine = open_engine(flow, clock=clock)
+    job_id = engine.submit(flow, Ask())
+    run_on_virtual_time(engine, clock)
+    return len(tries), engine.store.job(job_id).state
+
+
+LIMITS = {ConnectionError: 4, OSError: 1, KeyError: 0}
+
+
+@pytest.mark.parametrize(
+    "errors, tries",
+    [
+        ([ConnectionResetError()], 5),
+        ([FileNotFoundError()], 2),
+        ([KeyError()], 1),
+        ([ValueError()], 3),
+        # Each class has a budget of its own, and the first to be used up ends the step.
+        ([OSError(), ConnectionError(), ValueError(), ConnectionError(), ValueError(), OSError()], 6),
+        ([ValueError(), ValueError(), ConnectionError(), KeyError()], 4),
+    ],
+)
+@pytest.mark.parametrize("delay", [0.1, 100])
+def test_an_error_with_a_limit_of_its_own_is_tried_again_so_often(
+    open_engine: OpenEngine, errors: list[BaseException], tries: int, delay: float
+) -> None:
+    made, state = errors_of(open_engine, errors, retry=fixed(2, delay=delay, limits=LIMITS))
+
+    assert state is JobState.QUARANTINED
+    if delay > 60:
+        # The lease was given back in between, and with it went the knowledge of what the tries had failed with.
+        assert made <= tries
+    else:
+        assert made == tries
+
+
+def test_a_lease_given_back_in_between_does_not_add_tries(open_engine: OpenEngine) -> None:
+    made, _ = errors_of(open_engine, [ConnectionError()], retry=fixed(0, delay=3600, limits={ConnectionError: 3}))
+
+    assert made == 4
+
+
+def test_a_cleanup_has_limits_too(open_engine: OpenEngine) -> None:
+    clock = VirtualClock()
+    tries: list[int] = []
+
+    def cleanup(run: AskRun) -> None:
+        tries.append(run.tries)
+        raise FileNotFoundError
+
+    flow = flow_of(raises(ValueError()), cleanup=cleanup, cleanup_retry=fixed(9, limits={OSError: 2}))
+    engine = open_engine(flow, clock=clock)
+    engine.submit(flow, Ask())
+    run_on_virtual_time(engine, clock)
+
+    assert tries == [1, 2, 3]
+
+
+def test_a_whole_number_and_delays_are_policies(open_engine: OpenEngine) -> None:
+    assert errors_of(open_engine, [ValueError()], name="number", retry=3)[0] == 4
+    assert errors_of(open_engine, [ValueError()], name="delays", retry=delays(1, timedelta(minutes=5)))[0] == 3
+
+
+def test_a_policy_of_ones_own_that_raises_does_not_harm_the_worker(open_engine: OpenEngine) -> None:
+    class Broken(RetryPolicy, frozen=True):
+        def delay_before(self, next_try: int, *, chance: float) -> float:
+            raise RuntimeError("no idea")
+
+    broken = Broken(retries=1, delay=0, cap=0.01)
+    flow = flow_of(raises(ValueError()), retry=broken, cleanup=raises(ValueError()), cleanup_retry=broken)
+    good = flow_of(note("good"), name="good")
+    engine = open_engine(flow, good)
+    with engine.worker(**QUICK) as worker:
+        bad = engine.wait(engine.submit(flow, Ask()), timeout=60)
+        well = engine.wait(engine.submit(good, Ask()), timeout=60)
+
+    assert worker.failure is None
+    assert (bad.state, bad.outcome) == (JobState.QUARANTINED, EndCode.CLEANUP_FAILED)
+    assert well.state is JobState.SUCCEEDED

@@ -43,7 +43,7 @@ def _meet() -> bool:
         except threading.BrokenBarrierError:
             results.append(False)
 
-    pool = StepPool(2, cast(Any, perform), asked.set)
+    pool = StepPool(2, cast(Any, perform), asked.set, lambda _run, _error: None)
 
     def schedule() -> None:
         while not ended.is_set():

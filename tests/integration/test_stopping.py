@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import Abort, Engine, Flow, JobState, fixed
+from holdfast import Abort, Engine, Flow, JobState, Transaction, fixed
 from holdfast.core.ending import EndCode
+from holdfast.engine.worker import Worker
 from holdfast.errors import StoreReadOnly
 from tests.integration.conftest import QUICK, OpenEngine
+from tests.support.backends import PostgresBackend
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.flows import (
+    EFFECTS,
     Answer,
     Ask,
     AskFlow,
@@ -308,3 +317,272 @@ def test_a_signal_stops_a_worker_process_cleanly(open_engine: OpenEngine, state:
     job = engine.store.job(job_id)
     assert "stopped cleanly" in out
     assert (job.state, job.failures, job.crashes) == (JobState.PENDING, 0, 0)
+
+
+# --- what was claimed and not begun ---
+
+
+class Held:
+    """A call of the store's that waits inside until the test lets it go on."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.arrived = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        answer = self._call(*arguments, **named)
+        if answer and not self.go_on.is_set():
+            self.arrived.set()
+            assert self.go_on.wait(PATIENCE)
+        return answer
+
+
+def stop_in_the_background(worker: Worker) -> threading.Thread:
+    """A stop that has been asked for, and waits for the worker."""
+    stopper = threading.Thread(target=worker.stop)
+    stopper.start()
+    eventually(worker._stopping.is_set)
+    return stopper
+
+
+def test_a_claim_that_is_answered_during_a_stop_is_given_back(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = flow_of(note("work"), crash_limit=1)
+    engine = open_engine(flow)
+    jobs = [engine.submit(flow, Ask()) for _ in range(5)]
+    held = Held(engine.store.claim)
+    monkeypatch.setattr(engine.store, "claim", held)
+    with engine.worker(lease=60) as worker:
+        assert held.arrived.wait(PATIENCE)
+        stopper = stop_in_the_background(worker)
+        held.go_on.set()
+        stopper.join(PATIENCE)
+
+    records = [engine.store.job(job_id) for job_id in jobs]
+    codes = {execution.code for job_id in jobs for execution in engine.store.executions(job_id)}
+    assert {(job.state, job.crashes, job.failures) for job in records} == {(JobState.PENDING, 0, 0)}
+    assert codes == {EndCode.RELEASED}
+    assert engine.store.under_way() == []
+
+
+def test_a_job_that_is_given_back_unbegun_is_still_told_that_it_was_interrupted(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tally = Tally()
+
+    def step(run: AskRun) -> Answer:
+        tally.add("told" if run.interrupted else "not told")
+        return Answer()
+
+    flow = flow_of(step)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    fingerprints = {flow.name: flow.fingerprint}
+    assert engine.store.claim(worker_id="one that dies", flows=fingerprints, limit=1, lease_ms=1)
+    time.sleep(0.01)
+    held = Held(engine.store.claim)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.store, "claim", held)
+        with engine.worker(lease=60) as worker:
+            assert held.arrived.wait(PATIENCE)
+            stopper = stop_in_the_background(worker)
+            held.go_on.set()
+            stopper.join(PATIENCE)
+    with engine.worker(**QUICK):
+        engine.wait(job_id, timeout=20)
+
+    assert tally.events == ["told"]
+
+
+def test_a_stop_while_a_changed_definition_is_looked_at_gives_the_job_back(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = flow_of(note("work"), version="1")
+    new = flow_of(note("work"), version="2", crash_limit=1)
+    engine = open_engine(new)
+    jobs = [open_engine(old).submit(old, Ask()) for _ in range(3)]
+    held = Held(engine.store.definitions)
+    monkeypatch.setattr(engine.store, "definitions", held)
+    with engine.worker(lease=60) as worker:
+        assert held.arrived.wait(PATIENCE)
+        stopper = stop_in_the_background(worker)
+        held.go_on.set()
+        stopper.join(PATIENCE)
+
+    assert {engine.store.job(job_id).state for job_id in jobs} == {JobState.PENDING}
+    assert {engine.store.job(job_id).crashes for job_id in jobs} == {0}
+    assert engine.store.under_way() == []
+
+
+@pytest.mark.only_sqlite
+def test_what_was_claimed_is_given_back_although_the_database_is_busy_for_a_while(
+    open_engine: OpenEngine, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = flow_of(note("work"), crash_limit=1)
+    engine = open_engine(flow)
+    jobs = [engine.submit(flow, Ask()) for _ in range(3)]
+    held = Held(engine.store.claim)
+    monkeypatch.setattr(engine.store, "claim", held)
+    with engine.worker(lease=60) as worker, closing(sqlite3.connect(state / "holdfast.db")) as shell:
+        assert held.arrived.wait(PATIENCE)
+        stopper = stop_in_the_background(worker)
+        shell.isolation_level = None
+        shell.execute("BEGIN IMMEDIATE")
+        held.go_on.set()
+        time.sleep(6)  # longer than a statement waits for the lock
+        shell.execute("ROLLBACK")
+        stopper.join(PATIENCE)
+        clean = worker.stop()
+
+    assert clean
+    assert {engine.store.job(job_id).state for job_id in jobs} == {JobState.PENDING}
+
+
+class AfterCommit(random.Random):
+    """Lets a proxy cut the connection after a COMMIT has gone through, each time."""
+
+    def random(self) -> float:
+        return 0.6
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back_by_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = PostgresBackend(tmp_path)
+    home.execute(f"SET search_path TO {home.user_schema}; {EFFECTS}")
+    proxy = CuttingProxy(home.server.port, AfterCommit())
+    address = home.server.url.replace(f":{home.server.port}/", f":{proxy.port}/")
+    flow = flow_of(note("work"), crash_limit=1)
+    asked = threading.Event()
+    with Engine.open(home.place_at(address), flows=[flow]) as engine:
+        jobs = [engine.submit(flow, Ask()) for _ in range(3)]
+        claim = engine.store.claim
+
+        def claim_and_lose_the_answer(**wanted: Any) -> Any:
+            if asked.is_set():
+                return claim(**wanted)
+            proxy.chance = 1.0
+            try:
+                return claim(**wanted)
+            finally:
+                proxy.chance = 0.0
+                asked.set()
+                worker._stopping.set()
+
+        monkeypatch.setattr(engine.store, "claim", claim_and_lose_the_answer)
+        with engine.worker(lease=60) as worker:
+            assert asked.wait(PATIENCE)
+
+        records = [engine.store.job(job_id) for job_id in jobs]
+        executions = [len(engine.store.executions(job_id)) for job_id in jobs]
+    proxy.close()
+    home.close()
+
+    assert proxy.after == 1
+    assert executions == [1, 1, 1], "the claim was granted"
+    assert {(job.state, job.crashes) for job in records} == {(JobState.PENDING, 0)}
+
+
+# --- who stops it, and how ---
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "commit"])
+def test_a_step_may_ask_its_own_worker_to_stop(open_engine: OpenEngine, kind: str) -> None:
+    answers: list[bool] = []
+
+    def ask(run: AskRun) -> None:
+        answers.append(workers[0].stop())
+
+    async def ask_later(run: AskRun) -> None:
+        ask(run)
+
+    def ask_in_commit(run: AskRun, tx: Transaction) -> None:
+        ask(run)
+
+    flow: AskFlow = Flow("flow", request=Ask, response=Answer)
+    if kind == "commit":
+        flow.start("work", note("work")).commit("save", ask_in_commit)
+    else:
+        flow.start("work", ask if kind == "plain" else ask_later).commit("save", write_effect)
+    engine = open_engine(flow)
+    workers: list[Worker] = []
+    with engine.worker(**QUICK) as worker:
+        workers.append(worker)
+        job_id = engine.submit(flow, Ask())
+        eventually(lambda: answers)
+        began = time.monotonic()
+        clean = worker.stop()
+        took = time.monotonic() - began
+
+    assert answers == [False]
+    assert clean
+    assert took < QUICK["stop_grace"], "it did not wait for itself"
+    assert engine.store.job(job_id).state in (JobState.PENDING, JobState.SUCCEEDED)
+    assert engine.store.under_way() == []
+
+
+def test_two_that_stop_a_worker_at_once_get_the_same_answer(open_engine: OpenEngine) -> None:
+    gate = Gate()
+    flow = flow_of(gate.pass_through)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+    answers: list[bool] = []
+    with engine.worker(**QUICK) as worker:
+        gate.wait_for_arrival()
+        stoppers = [threading.Thread(target=lambda: answers.append(worker.stop())) for _ in range(4)]
+        for stopper in stoppers:
+            stopper.start()
+        for stopper in stoppers:
+            stopper.join(PATIENCE)
+
+    assert answers == [True] * 4
+    assert engine.store.job(job_id).state is JobState.PENDING
+
+
+def test_a_block_that_is_left_by_an_exception_stops_its_worker_cleanly(open_engine: OpenEngine) -> None:
+    gate = Gate()
+    flow = flow_of(gate.pass_through)
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+
+    def leave_early() -> None:
+        with engine.worker(**QUICK):
+            gate.wait_for_arrival()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leave_early()
+
+    job = engine.store.job(job_id)
+    assert (job.state, job.crashes, job.failures) == (JobState.PENDING, 0, 0)
+    assert engine.store.workers() == []
+
+
+def test_a_stop_that_is_interrupted_renews_no_lease_any_more(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever presses Ctrl-C twice wants to go; what is left must not be held by a process that has given up on it."""
+    gate = Gate()
+    flow = flow_of(lambda run: gate.pass_through())
+    engine = open_engine(flow)
+    job_id = engine.submit(flow, Ask())
+
+    def interrupted(_timeout: float) -> bool:
+        raise KeyboardInterrupt
+
+    def stop_impatiently() -> None:
+        with engine.worker(lease=1.0) as worker:
+            gate.wait_for_arrival()
+            monkeypatch.setattr(worker._runs, "wait_until_idle", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        stop_impatiently()
+    [execution] = engine.store.under_way()
+    eventually(lambda: engine.store.now() > execution.lease_expires_at + 2000)
+    [later] = engine.store.under_way()
+    gate.open()
+    with engine.worker(**QUICK):
+        result = engine.wait(job_id, timeout=20)
+
+    assert later.lease_expires_at <= execution.lease_expires_at + 1000
+    assert result.state is JobState.SUCCEEDED

@@ -8,14 +8,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from holdfast.core.chain import chain_faults
 from holdfast.core.ending import EndCode
-from holdfast.core.invariants import Finding, Severity, check_job
+from holdfast.core.facts import Finding, Severity
+from holdfast.core.invariants import check_job
 from holdfast.core.states import Disposition, JobState
-from holdfast.errors import InvalidStateTransitionError, KeyInUseError, LeaseLost
+from holdfast.errors import InvalidStateTransitionError, KeyInUseError, LeaseLost, ParentEndedError
 from holdfast.store.messages import Claim, StoreTransaction, Write
 from holdfast.store.opening import open_store
 from tests.stateful.model import ENDED, UNFINISHED, Execution, Job, Model
@@ -38,8 +41,14 @@ workers = st.sampled_from(WORKERS)
 queues = st.sampled_from(QUEUES)
 limits = st.sampled_from([None, 0, 1, 2])
 delays = st.sampled_from([0, 0, 5, 40])
+lives = st.sampled_from([0, 0, 10_000, None])
+"""How long a key lasts: while its job is unfinished, for ten seconds, for ever."""
 choices = st.integers(0, 63)
 """Which of the claims or jobs there are: taken modulo their number, so that every number is one of them."""
+
+
+MANY_STEPS = b.definition_of("1", steps=tuple(f"s{position}" for position in range(200)))
+"""More than a history has rules to finish."""
 
 
 class OutOfStockError(Exception):
@@ -83,26 +92,38 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         queue=queues,
         key=st.sampled_from([None, None, "k1", "k2"]),
+        lasts=lives,
         priority=st.integers(-1, 1),
         delay=delays,
         limits=st.tuples(st.integers(1, 3), st.integers(1, 3)),
         after=st.none() | choices,
     )
     def submit(
-        self, queue: str, key: str | None, priority: int, delay: int, limits: tuple[int, int], after: int | None
+        self,
+        queue: str,
+        key: str | None,
+        lasts: int | None,
+        priority: int,
+        delay: int,
+        limits: tuple[int, int],
+        after: int | None,
     ) -> None:
         predecessor = self._job(after) if after is not None else None
         run_after = predecessor.job_id if predecessor else None
-        self._submit(self._new(queue, key, priority, delay, limits, run_after=run_after))
+        self._submit(self._new(queue, key, priority, delay, limits, run_after=run_after, lasts=lasts))
 
-    @rule(which=choices, name=st.sampled_from(["a", "b"]), key=st.sampled_from([None, "k1"]))
-    def submit_child(self, which: int, name: str, key: str | None) -> None:
+    @rule(which=choices, name=st.sampled_from(["a", "b"]), key=st.sampled_from([None, "k1"]), lasts=lives)
+    def submit_child(self, which: int, name: str, key: str | None, lasts: int | None) -> None:
         claim = self._any_claim(which)
         parent = claim.job.job_id if claim else ""
         if parent not in self.model.jobs:
             return
-        job = self._new("", key, 0, 0, (2, 2), parent=parent)
+        job = self._new("", key, 0, 0, (2, 2), parent=parent, lasts=lasts)
         there = self.model.children.get((parent, name))
+        if there is None and (self.model.jobs[parent].cancelled or self.model.jobs[parent].state not in UNFINISHED):
+            with pytest.raises(ParentEndedError):
+                self.store.submit([self._message(job, child_name=name)], actor="client")
+            return
         if there is None:
             self.model.children[parent, name] = self._submit(job, child_name=name)
             return
@@ -119,12 +140,14 @@ class StoreMachine(RuleBasedStateMachine):
         *,
         run_after: str | None = None,
         parent: str | None = None,
+        lasts: int | None = 0,
     ) -> Job:
         return Job(
             job_id=self.bench.new_job().job_id,
             flow="demo",
             queue=queue,
             key=key,
+            key_lasts_ms=lasts,
             priority=priority,
             not_before=self.clock() + delay * 1000 if delay else 0,
             failure_limit=limits[0],
@@ -138,6 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
             "job_id",
             "queue",
             "key",
+            "key_lasts_ms",
             "priority",
             "not_before",
             "failure_limit",
@@ -145,16 +169,16 @@ class StoreMachine(RuleBasedStateMachine):
             "run_after",
             "parent",
         )
-        return self.bench.new_job(**{name: getattr(job, name) for name in names}, **fields)
+        return self.bench.new_job(**{name: getattr(job, name) for name in names}, **MANY_STEPS, **fields)
 
     def _submit(self, job: Job, **fields: Any) -> str:
-        holder = self.model.holder(job.flow, job.key)
+        found = self.model.found(job)
         [answer] = self.store.submit([self._message(job, **fields)], actor="client")
-        assert answer.created is (holder is None)
-        if holder is None:
+        assert answer.created is (found is None)
+        if found is None:
             self.model.add(job)
         else:
-            assert answer.job_id == holder.job_id
+            assert answer.job_id == found
         return answer.job_id
 
     # --- what there is to choose from ---
@@ -191,7 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _claim(self, worker: str, limit: int) -> None:
         expected = self.model.claimable({"demo"}, limit)
-        claims = self.bench.claim(worker, limit=limit)
+        claims = self.bench.claim(worker, limit=limit, flows={b.FLOW: MANY_STEPS["fingerprint"]})
         assert [claim.job.job_id for claim in claims] == [job.job_id for job in expected]
         for claim, job in zip(claims, expected, strict=True):
             assert claim.attempt == len(job.executions) + 1
@@ -310,7 +334,8 @@ class StoreMachine(RuleBasedStateMachine):
                 raise OutOfStockError
             return '{"ok":true}'
 
-        message = b.commit(claim, effect, position=len(job.steps) if job else 0)
+        position = len(job.steps) if job else 0
+        message = msgspec.structs.replace(b.commit(claim, effect, position=position), step=f"s{position}")
         if outcome == "fails":
             is_live = self._is_live(claim)
             [answer] = self.bench.write(message, worker=self._owner(claim))
@@ -432,17 +457,15 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             self.store.cancel(job.job_id, actor="operator", reason="no")
         except InvalidStateTransitionError:
-            assert job.state in ("succeeded", "failed")
+            assert job.state == "succeeded"
             return
-        assert job.state not in ("succeeded", "failed")
-        if job.state == "pending" and not job.executions:
-            self.model.take_out(job, "failed")
+        assert job.state != "succeeded"
+        if job.cancelled:
+            self.model.cancel_children(job, None)
             return
         if job.state == "quarantined":
             self._forgive(job)
-        job.cancelled = True
-        if job.state == "pending":
-            job.hold, job.waits_for, job.not_before = "none", None, 0
+        self.model.cancel(job)
 
     def _retry(self, which: int, from_state: str) -> None:
         ended = [job for job in self.model.jobs.values() if job.state in ENDED] or list(self.model.jobs.values())
@@ -454,10 +477,14 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.retry(job.job_id, actor="operator", reason="fixed", from_state=JobState(from_state))
         except InvalidStateTransitionError:
             assert job.state != from_state
+            assert job.state != "pending" or job.cancelled
         except KeyInUseError:
             assert holder is not None
             assert job.state == from_state
         else:
+            if job.state == "pending":
+                assert not job.cancelled
+                return
             assert job.state == from_state
             assert holder is None
             self._forgive(job)
@@ -520,6 +547,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert all(self.model.may_be_pruned(self.model.jobs[job_id]) for job_id in removed)
         for job_id in removed:
             self.model.forget(job_id)
+        self.model.forget_queues()
 
     # --- what must always be true ---
 
@@ -540,7 +568,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_invariant_is_broken(self) -> None:
-        for facts in self.store.facts(unsettled_only=False):
+        for facts in self.store.facts():
             assert not isinstance(facts, Finding)
             assert [f for f in check_job(facts, self.clock()) if f.severity is Severity.ERROR] == []
             assert facts.journal is not None

@@ -40,6 +40,8 @@ class Job:
     forgiven_crashes: int = 0
     cancelled: bool = False
     ending: bool = False
+    key_lasts_ms: int | None = 0
+    created_at: int = 0
     steps: list[str] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
     ended_at: int = 0
@@ -75,6 +77,8 @@ class Model:
         self.queues: dict[str, Queue] = {}
         self.children: dict[tuple[str, str], str] = {}
         self.effects: dict[str, int] = {}
+        self.keys: dict[tuple[str, str], tuple[str, int | None]] = {}
+        """Of keys that last: the job, which may be forgotten, and until when."""
 
     # --- submitting ---
 
@@ -83,8 +87,29 @@ class Model:
         matching = (j for j in self.jobs.values() if key and (j.flow, j.key) == (flow, key) and j.state in UNFINISHED)
         return next(matching, None)
 
+    def found(self, job: Job) -> str | None:
+        """The job that a new one would be a second of."""
+        if job.key is None:
+            return None
+        holder = self.holder(job.flow, job.key)
+        if holder is not None:
+            return holder.job_id
+        lasting = self.keys.get((job.flow, job.key))
+        if lasting is not None and (lasting[1] is None or lasting[1] > self.now):
+            return lasting[0]
+        known = [j for j in self.jobs.values() if (j.flow, j.key) == (job.flow, job.key)]
+        last = max(known, key=lambda j: j.job_id, default=None)
+        if last is None or job.key_lasts_ms == 0:
+            return None
+        young = job.key_lasts_ms is None or last.created_at + job.key_lasts_ms > self.now
+        return last.job_id if young else None
+
     def add(self, job: Job) -> None:
         self.jobs[job.job_id] = job
+        job.created_at = self.now
+        if job.key is not None and job.key_lasts_ms != 0:
+            expires = None if job.key_lasts_ms is None else self.now + job.key_lasts_ms
+            self.keys[job.flow, job.key] = (job.job_id, expires)
         self.queues.setdefault(job.queue, Queue())
         predecessor = self.jobs.get(job.run_after or "")
         if predecessor is not None and predecessor.state != "succeeded":
@@ -175,6 +200,35 @@ class Model:
         again = job.crashes - job.forgiven_crashes + 1 < job.crash_limit
         return ["pending"] if again else ["failed", "quarantined"]
 
+    # --- cancelling ---
+
+    def cancel(self, job: Job) -> None:
+        """The job is to end, and what only it has asked for with it."""
+        waited_for = self.jobs.get(job.waits_for or "") if job.hold == "child" else None
+        if job.state == "pending" and not job.executions:
+            self.take_out(job, "failed")
+        elif job.state != "failed":
+            job.cancelled = True
+            if job.state == "pending":
+                job.hold, job.waits_for, job.not_before = "none", None, 0
+        self.cancel_children(job, waited_for)
+
+    def cancel_children(self, job: Job, waited_for: Job | None) -> None:
+        linked = {child for (parent, _), child in self.children.items() if parent == job.job_id}
+        wanted = [j for j in self.jobs.values() if j.parent == job.job_id or j.job_id in linked or j is waited_for]
+        for other in sorted(wanted, key=lambda j: j.job_id, reverse=True):
+            if self.is_wanted_by_nobody_but(job, other):
+                self.cancel(other)
+
+    def is_wanted_by_nobody_but(self, job: Job, other: Job) -> bool:
+        if other.state not in UNFINISHED or other.cancelled or other.parent is None or other.committed:
+            return False
+        parents = {parent for (parent, _), child in self.children.items() if child == other.job_id} | {other.parent}
+        live = [j for j in self.jobs.values() if j is not job and j.state in UNFINISHED and not j.cancelled]
+        if any(j.job_id in parents for j in live):
+            return False
+        return other.parent == job.job_id or not any(j.waits_for == other.job_id for j in live)
+
     # --- forgetting ---
 
     def may_be_pruned(self, job: Job) -> bool:
@@ -185,6 +239,15 @@ class Model:
             return False
         parents = {parent for (parent, _), child in self.children.items() if child == job.job_id}
         return not any(j.job_id in parents for j in unfinished)
+
+    def forget_queues(self) -> None:
+        """Those that no job is in, and that nobody has said anything about."""
+        named = {job.queue for job in self.jobs.values()}
+        self.queues = {
+            name: queue
+            for name, queue in self.queues.items()
+            if name in named or queue.limit is not None or queue.by_operator or queue.paused
+        }
 
     def forget(self, job_id: str) -> None:
         del self.jobs[job_id]

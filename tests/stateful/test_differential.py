@@ -18,12 +18,14 @@ from holdfast.errors import HoldfastError
 from holdfast.store.messages import Claim, StoreTransaction
 from tests.support import bench as writes
 from tests.support.backends import Backend, PostgresBackend, SqliteBackend
-from tests.support.bench import FINGERPRINT, LEASE_MS, OPERATOR, OTHER, WORKER, Bench, SettableClock
+from tests.support.bench import FINGERPRINT, LEASE_MS, OPERATOR, OTHER, WORKER, Bench, SettableClock, definition_of
 
 HISTORIES = 12
 LENGTH = 70
 ULID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b")
-FLOWS = {"demo": FINGERPRINT, "changed": "f-new"}
+SEALS = re.compile(r"(?<=steps\\\":\\\"\d:)[0-9a-f]{32}")
+"""Digests of what ids of executions are part of."""
+FLOWS = {"demo": FINGERPRINT, "changed": definition_of("2", "changed")["fingerprint"]}
 
 Op = Callable[["Player"], Any]
 
@@ -50,7 +52,7 @@ class Player:
     def normal(self, value: Any) -> str:
         """As text that is the same on both stores: ids of executions are numbered, exceptions are their class."""
         text = msgspec.json.encode(value, enc_hook=lambda one: type(one).__name__).decode()
-        return ULID.sub(self._name_of, text)
+        return ULID.sub(self._name_of, SEALS.sub("seals", text))
 
     def _name_of(self, match: re.Match[str]) -> str:
         ulid = match[0]
@@ -72,6 +74,7 @@ class Player:
             sorted(map(list, store.counts().items())),
             store.next_due(),
             sorted(store.pruned_heads()),
+            sorted(map(list, self.backend.query("SELECT * FROM keys"))),
         ]
         seen.append(sorted(e.exec_id for e in store.under_way()))
         return [self.normal(one) for one in seen]
@@ -105,7 +108,8 @@ class History:
                 self.players[0].bench.new_job(
                     job_id=job_id,
                     flow=rng.choice(["demo", "demo", "changed"]),
-                    key=rng.choice([None, None, "k1", "k2"]),
+                    key=rng.choice([None, None, "k1", "k2", "k3"]),
+                    key_lasts_ms=rng.choice([0, 0, 5000, None]),
                     queue=rng.choice(["", "narrow", "other"]),
                     priority=rng.choice([0, 0, -5, 7]),
                     not_before=rng.choice([0, 0, self.clock() + 5000]),
@@ -175,7 +179,7 @@ class History:
             lambda claim: writes.end(claim, path, EndCode.ERROR, error="went wrong", not_before=later),
             lambda claim: writes.commit(claim, effect(claim)),
             writes.finish,
-            writes.begin,
+            lambda claim: writes.begin(claim, **definition_of("2", claim.job.flow)),
         ]
         return makers[kind]
 
@@ -250,5 +254,7 @@ def test_both_stores_tell_the_same_story(
 
     assert postgres.picture() == sqlite.picture()
     assert effects[0] == effects[1]
-    sqlite.bench.assert_sound()
-    postgres.bench.assert_sound()
+    for player in (sqlite, postgres):
+        # These histories finish steps in any order, and under any name.
+        assert [finding for finding in player.bench.findings() if not finding.code.startswith("step-")] == []
+        assert list(player.store.integrity(deep=False)) == []

@@ -70,7 +70,11 @@ class Backend(Protocol):
         ...
 
     def without_triggers(self, shell: Shell) -> Callable[[], None]:
-        """Take the triggers away; the answer puts them back."""
+        """Take the triggers away, and the types that a table insists on; the answer puts them back."""
+        ...
+
+    def restore(self, dump: str) -> None:
+        """Make the database that another Holdfast has dumped, before it is opened."""
         ...
 
     def close(self) -> None:
@@ -113,12 +117,32 @@ class SqliteBackend:
         triggers = shell.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
         for name, _ in triggers:
             shell.execute(f"DROP TRIGGER {name}")
+        put_types_back = self.without_types(shell)
 
         def put_back() -> None:
+            put_types_back()
             for _, sql in triggers:
                 shell.execute(sql)
 
         return put_back
+
+    def without_types(self, shell: Shell) -> Callable[[], None]:
+        """Let every column take what SQLite takes by default; the answer makes them strict again."""
+        tables = shell.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%) STRICT,%'")
+        strict = ", ".join(f"'{name}'" for (name,) in tables.fetchall())
+        self._rewrite_schema(shell, strict, ") STRICT, WITHOUT ROWID", ") WITHOUT ROWID")
+        return lambda: self._rewrite_schema(shell, strict, ") WITHOUT ROWID", ") STRICT, WITHOUT ROWID")
+
+    def _rewrite_schema(self, shell: Shell, tables: str, before: str, after: str) -> None:
+        shell.execute("PRAGMA writable_schema = ON")
+        shell.execute(f"UPDATE sqlite_schema SET sql = replace(sql, '{before}', '{after}') WHERE name IN ({tables})")
+        shell.execute("PRAGMA writable_schema = RESET")
+        version = shell.execute("PRAGMA schema_version").fetchone()[0]
+        shell.execute(f"PRAGMA schema_version = {version + 1}")  # or who has the file open would not notice
+
+    def restore(self, dump: str) -> None:
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.executescript(dump)
 
     def close(self) -> None:
         for store in self._opened:
@@ -183,6 +207,11 @@ class PostgresBackend:
             shell.execute("SET session_replication_role = origin")
 
         return put_back
+
+    def restore(self, dump: str) -> None:
+        with psycopg.connect(self.server.url, autocommit=True) as connection:
+            connection.execute("SET check_function_bodies = off")
+            connection.execute(dump.replace("older_schema", self.schema).encode())
 
     def close(self) -> None:
         for store in self._opened:

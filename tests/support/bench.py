@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.core.ending import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
-from holdfast.core.invariants import Finding, Severity, check_job
+from holdfast.core.facts import Finding, Severity
+from holdfast.core.flow import Definition
+from holdfast.core.invariants import check_job
 from holdfast.core.records import Ending, ExecutionRecord, JobRecord, JournalEntry
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
 from holdfast.store.identifiers import new_ulid
@@ -30,9 +34,19 @@ from holdfast.store.protocol import Store
 
 LEASE_MS = 30_000
 FLOW = "demo"
-FINGERPRINT = "f-demo"
+STEPS = ("one", "two", "three")
+
+
+def definition_of(version: str, flow: str = FLOW, steps: tuple[str, ...] = STEPS) -> dict[str, str]:
+    """A fingerprint and its definition, as a job is pinned to them."""
+    definition = Definition(flow, version, steps)
+    return {"fingerprint": definition.fingerprint, "definition": msgspec.json.encode(definition).decode()}
+
+
+FINGERPRINT, DEFINITION = definition_of("1").values()
 FLOWS = {FLOW: FINGERPRINT}
-DEFINITION = '{"flow":"demo","version":"1","steps":["one","two","three"]}'
+OLD = definition_of("0")
+NEW = definition_of("2")
 WORKER = "host-a:11:1:boot:1:one"
 OTHER = "host-a:12:1:boot:1:two"
 OPERATOR = "operator:alice"
@@ -66,8 +80,7 @@ class Bench:
         plain = {
             "job_id": new_ulid(self.clock()),
             "flow": FLOW,
-            "fingerprint": FINGERPRINT,
-            "definition": DEFINITION,
+            **definition_of("1", fields.get("flow", FLOW)),
             "request": '{"n":1}',
         }
         return NewJob(**plain | fields)
@@ -173,7 +186,7 @@ class Bench:
     def findings(self) -> list[Finding]:
         """What the invariants say about every job; a lease that has run out is no fault."""
         found = []
-        for facts in self.store.facts(unsettled_only=False):
+        for facts in self.store.facts():
             found += [facts] if isinstance(facts, Finding) else check_job(facts, self.clock())
         return [finding for finding in found if finding.severity is Severity.ERROR]
 
@@ -186,7 +199,7 @@ class Bench:
 # --- the writes, for a claim -------------------------------------------------------------------------------
 
 
-def begin(claim: Claim, fingerprint: str = "f-new", definition: str = DEFINITION) -> Begin:
+def begin(claim: Claim, fingerprint: str = NEW["fingerprint"], definition: str = NEW["definition"]) -> Begin:
     return Begin(claim.job.job_id, claim.exec_id, fingerprint, definition)
 
 
@@ -224,11 +237,12 @@ def give_back(claim: Claim, code: EndCode = EndCode.RELEASED, **fields: Any) -> 
 def commit(
     claim: Claim, effect: Effect | None = None, *, response: str = '{"ok":true}', position: int | None = None
 ) -> Commit:
+    at = claim.position if position is None else position
     return Commit(
         job_id=claim.job.job_id,
         exec_id=claim.exec_id,
-        position=claim.position if position is None else position,
-        step="three",
+        position=at,
+        step=STEPS[min(at, len(STEPS) - 1)],
         tries=1,
         started_at=0,
         code=EndCode.COMPLETED,

@@ -9,8 +9,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from holdfast.core.chain import GENESIS, hash_of
+from holdfast.core.current_step import RunningRow
 from holdfast.core.ending import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
-from holdfast.core.invariants import JobFacts
+from holdfast.core.facts import JobFacts
 from holdfast.core.projection import ExecutionView
 from holdfast.core.records import ExecutionRecord, JobRecord, JournalEntry
 from holdfast.core.states import (
@@ -54,6 +55,32 @@ def an_execution(status: ExecutionStatus, *, attempt: int = 1, **fields: Any) ->
     if status in TERMINAL_EXECUTION_STATUSES:
         plain["finished_at"] = START + 1
     return ExecutionRecord(**plain | fields)
+
+
+def a_row(**fields: Any) -> RunningRow:
+    """A running job in the second of three steps, as the database shows it."""
+    plain: dict[str, Any] = {
+        "job_id": JOB_ID,
+        "exec_id": "exec-1",
+        "attempt": 1,
+        "lease_owner": OWNER,
+        "started_at": START,
+        "position": 0,
+        "tries": 0,
+        "retry_at": None,
+        "progressed_at": START,
+        "progress": None,
+        "ending": None,
+        "definition": '{"flow":"demo","version":"","steps":["one","two","three"]}',
+        "last_position": 0,
+        "last_finished_at": START + 5,
+        "code_before": None,
+        "position_before": None,
+        "tries_before": None,
+        "failures": 0,
+        "crashes": 0,
+    }
+    return RunningRow(**plain | fields)
 
 
 class Life:

@@ -75,6 +75,10 @@ class Tally:
             self.events.append(event)
             return self.events.count(event)
 
+    def note(self, event: str) -> None:
+        """The same for a cleanup, which returns nothing."""
+        self.add(event)
+
     def count(self, event: str) -> int:
         with self._lock:
             return self.events.count(event)
@@ -100,6 +104,15 @@ def raises(*errors: BaseException | None) -> Callable[[AskRun], Answer]:
         return note(run.step)(run)
 
     return step
+
+
+def fails_cleaning(error: BaseException) -> Callable[[AskRun], None]:
+    """A cleanup that raises this each time."""
+
+    def cleanup(run: AskRun) -> None:
+        raise error
+
+    return cleanup
 
 
 EFFECTS = "CREATE TABLE IF NOT EXISTS effects (job_id TEXT NOT NULL, exec_id TEXT NOT NULL)"

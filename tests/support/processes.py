@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import Engine
 from holdfast.store.opening import open_store
-from tests.support.bench import LEASE_MS, Bench, SettableClock, commit, effect_of, finish, finish_step
+from tests.support.bench import FLOWS, LEASE_MS, Bench, SettableClock, commit, effect_of, finish, finish_step
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, flow_of
 from tests.support.waiting import PATIENCE
 
@@ -50,7 +50,7 @@ def claim_and_commit(directory: str, name: str, total: int) -> None:
     bench = Bench(store, SettableClock())
     deadline = time.monotonic() + PATIENCE * 3
     while time.monotonic() < deadline:
-        claims = store.claim(worker_id=name, flows={"demo": "f-demo"}, limit=3, lease_ms=LEASE_MS)
+        claims = store.claim(worker_id=name, flows=FLOWS, limit=3, lease_ms=LEASE_MS)
         for claim in claims:
             bench.write(finish_step(claim), worker=name)
             bench.write(commit(claim, effect_of(claim), position=1), worker=name)

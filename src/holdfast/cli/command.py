@@ -45,6 +45,7 @@ class Entry(NamedTuple):
     module: str
     attribute: str
     short_help: str
+    section: str = "Commands"
 
 
 class LazyGroup(Group):
@@ -69,8 +70,11 @@ class LazyGroup(Group):
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table, without loading anything."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.short_help) for name, entry in self.entries.items()])
+        for section in dict.fromkeys(entry.section for entry in self.entries.values()):
+            with formatter.section(section):
+                formatter.write_dl(
+                    [(name, entry.short_help) for name, entry in self.entries.items() if entry.section == section]
+                )
 
 
 def _add_global_options(command: click.Command) -> None:

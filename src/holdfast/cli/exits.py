@@ -79,6 +79,13 @@ def tell(
             content["traceback"] = traceback
         text = json.dumps({"error": content}, ensure_ascii=False)
     else:
-        text = (traceback or "") + f"error: {message}" + (f"\nhint: {hint}" if hint else "")
+        text = (traceback or "") + _harmless(f"error: {message}" + (f"\nhint: {hint}" if hint else ""))
     print(text, file=sys.stderr)
     return code
+
+
+def _harmless(text: str) -> str:
+    """Nothing in it can steer the terminal; line breaks stay."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import note, print_table, show
 from holdfast.cli.settings import Settings
-from holdfast.core.invariants import Finding
+from holdfast.core.facts import Finding
 
 
 def show_findings(settings: Settings, findings: Sequence[Finding]) -> int:

@@ -134,9 +134,9 @@ def _obstacle(store: Store, flow: Flow[Any, Any], job: JobRecord, old: Definitio
     """Why the worker would refuse the job; it looks at the same things in the same order."""
     steps = store.steps(job.job_id)
     try:
-        msgspec.json.decode(store.request(job.job_id), type=flow.request_type)
+        flow.request_codec.decode(store.request(job.job_id))
         if steps:
-            msgspec.json.decode(steps[-1].response, type=flow.response_type)
+            flow.response_codec.decode(steps[-1].response)
     except msgspec.MsgspecError as error:
         return f"its request or response does not decode: {error}"
     # A job on its way down needs its cleanup only.

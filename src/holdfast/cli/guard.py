@@ -10,10 +10,10 @@ from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
 from holdfast.cli.opening import opened
-from holdfast.cli.output import note, print_lines, print_table, show, time_of
+from holdfast.cli.output import Counter, note, print_lines, print_table, show, time_of
 from holdfast.cli.settings import Settings
 from holdfast.core.records import ExecutionRecord
-from holdfast.core.repair_plan import RepairAction, RepairKind
+from holdfast.core.repair_plan import RepairAction
 from holdfast.core.stall import StallVerdict
 from holdfast.core.worker_id import label_of
 from holdfast.errors import BadInput, ReasonRequiredError
@@ -31,8 +31,8 @@ def check(settings: Settings, deep: bool) -> int:
 
     Nothing is changed. Ends with 7 if anything was found.
     """
-    with opened(settings, read_only=True) as store:
-        findings = check_store(store, deep=deep)
+    with opened(settings, read_only=True) as store, Counter(settings, "jobs checked") as counter:
+        findings = check_store(store, deep=deep, progress=counter)
     return show_findings(settings, findings)
 
 
@@ -40,26 +40,31 @@ def check(settings: Settings, deep: bool) -> int:
 @click.option("--dry-run", is_flag=True, help="Show the plan, and change nothing.")
 @click.pass_obj
 def repair(settings: Settings, dry_run: bool) -> int:
-    """Repair what legal transitions can repair.
+    """Repair what can be repaired.
+
+    By legal transitions, and by what executions and journal know.
 
     Says what it cannot repair, and then ends with 7. With --dry-run it ends with 7 if there is anything to do.
     """
     with opened(settings, read_only=dry_run) as store:
-        actions = repairing.plan(store)
-        lines = [] if dry_run else repairing.apply(store, actions, actor=settings.actor)
+        with Counter(settings, "jobs checked") as counter:
+            actions = repairing.plan(store, progress=counter)
+        done = [] if dry_run else repairing.apply(store, actions, actor=settings.actor)
+    lines = [one.line for one in done]
     data = {"actions": actions, "done": lines, "dry_run": dry_run}
     show(settings, data, lambda: _print_plan(actions) if dry_run else print_lines(lines))
     note(settings, "nothing was changed" if dry_run and actions else f"{len(actions)} action(s)")
-    is_left = any(dry_run or action.kind is RepairKind.UNREPAIRABLE for action in actions)
+    is_left = bool(dry_run and actions) or not all(one.is_done for one in done)
     return ExitCode.FINDINGS if is_left else ExitCode.OK
 
 
 @click.command(cls=Command)
+@click.argument("job_ids", metavar="[JOB_ID]...", nargs=-1)
 @click.option("--recover", is_flag=True, help="Stop the stalled ones, and let their jobs try again.")
 @click.option("--reason", metavar="TEXT", help="Why; needed with --recover, and goes into the journal.")
 @click.pass_obj
-def stalled(settings: Settings, recover: bool, reason: str | None) -> int:
-    """List running jobs without progress; recover them.
+def stalled(settings: Settings, job_ids: tuple[str, ...], recover: bool, reason: str | None) -> int:
+    """List running jobs without progress; recover them, or only those that are named.
 
     Slow ones have used up half of their patience, stalled ones all of it. Ends with 7 if there are stalled ones left.
     """
@@ -68,8 +73,15 @@ def stalled(settings: Settings, recover: bool, reason: str | None) -> int:
     if recover and not (reason or "").strip():
         raise ReasonRequiredError("--recover needs --reason", hint="say why: it goes into the journal")
     with opened(settings, read_only=not recover) as store:
-        found = [(one, verdict, store.last_progress(one.exec_id)) for one, verdict in watch.stalled(store)]
-        recovered = _recover(settings, store, str(reason).strip()) if recover else []
+        job_ids = tuple(map(store.full_job_id, job_ids))
+        for job_id in job_ids:
+            store.job(job_id)  # one that does not exist is an error, and not just not stalled
+        found = [
+            (one, verdict, store.last_progress(one.exec_id))
+            for one, verdict in watch.stalled(store)
+            if not job_ids or one.job_id in job_ids
+        ]
+        recovered = _recover(settings, store, job_ids, str(reason).strip()) if recover else []
     data = {"stalled": [_data(*each) for each in found], "recovered": recovered}
     rows = [_row(*each) for each in found]
     show(settings, data, lambda: print_table(("job", "verdict", "owner", "last progress", "progress"), rows))
@@ -79,8 +91,8 @@ def stalled(settings: Settings, recover: bool, reason: str | None) -> int:
     return ExitCode.FINDINGS if left else ExitCode.OK
 
 
-def _recover(settings: Settings, store: Store, reason: str) -> list[str]:
-    return watch.stop_stalled(store, actor=settings.actor, reason=reason)
+def _recover(settings: Settings, store: Store, job_ids: tuple[str, ...], reason: str) -> list[str]:
+    return watch.stop_stalled(store, actor=settings.actor, reason=reason, only=job_ids or None)
 
 
 def _print_plan(actions: Sequence[RepairAction]) -> None:

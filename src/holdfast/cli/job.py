@@ -11,8 +11,21 @@ from holdfast.cli.apps import load_flows
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.opening import opened, opened_client
-from holdfast.cli.output import cell, note, print_fields, print_table, raw, show, time_of
+from holdfast.cli.output import (
+    cell,
+    job_data,
+    note,
+    print_fields,
+    print_indented,
+    print_table,
+    raw,
+    show,
+    step_of,
+    time_of,
+)
 from holdfast.cli.settings import Settings
+from holdfast.core.current_step import CurrentStep
+from holdfast.core.error_record import ErrorRecord
 from holdfast.core.flow import Flow
 from holdfast.core.records import ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
 from holdfast.core.states import JobState
@@ -24,6 +37,7 @@ from holdfast.store.results import result_of
 JOURNAL_TAIL = 10
 
 job_argument = click.argument("job_id", metavar="JOB")
+"""An id, or as much of its beginning as no other job has."""
 reason_option = click.option("--reason", required=True, metavar="TEXT", help="Why; it goes into the journal.")
 
 
@@ -50,8 +64,9 @@ def job() -> None:
 def show_job(settings: Settings, job_id: str, entries: int) -> None:
     """Show a job: request, response, steps, executions, children, the end of its journal."""
     with opened(settings, read_only=True) as store:
-        data = _everything(store, job_id, entries)
-    show(settings, data, lambda: _print_everything(data))
+        record = store.job(store.full_job_id(job_id))
+        data = _everything(store, record, entries)
+    show(settings, data, lambda: _print_everything(record, data))
 
 
 @job.command()
@@ -63,7 +78,7 @@ def explain(settings: Settings, job_id: str) -> None:
     With --app it also knows how many tries a step is allowed.
     """
     with opened_client(settings, read_only=True, flows=_flows_if_possible(settings)) as client:
-        explanation = client.explain(job_id)
+        explanation = client.explain(client.store.full_job_id(job_id))
     show(settings, explanation, lambda: print(f"{explanation.code}: {cell(explanation.sentence)}"))
 
 
@@ -74,7 +89,7 @@ def explain(settings: Settings, job_id: str) -> None:
 def wait(settings: Settings, job_id: str, timeout: float | None) -> int:
     """Wait for the end of a job and print its response; fail if it did not succeed."""
     with opened_client(settings, read_only=True) as client:
-        result = client.wait(job_id, timeout)
+        result = client.wait(client.store.full_job_id(job_id), timeout)
     show(settings, result_data(result), lambda: print_result(settings, result))
     return ExitCode.OK if result.state is JobState.SUCCEEDED else ExitCode.FAILURE
 
@@ -89,6 +104,7 @@ def wait(settings: Settings, job_id: str, timeout: float | None) -> int:
 def retry(settings: Settings, job_id: str, reason: str) -> None:
     """Try a failed job again, with a fresh budget of attempts."""
     with opened_client(settings) as client:
+        job_id = client.store.full_job_id(job_id)
         client.retry(job_id, reason=reason)
         _show_state(settings, client.store, job_id)
 
@@ -103,6 +119,7 @@ def cancel(settings: Settings, job_id: str, reason: str) -> None:
     A job that runs is ended by its worker as soon as its step reaches a safe point.
     """
     with opened_client(settings) as client:
+        job_id = client.store.full_job_id(job_id)
         client.cancel(job_id, reason=reason)
         _show_state(settings, client.store, job_id)
 
@@ -114,6 +131,7 @@ def cancel(settings: Settings, job_id: str, reason: str) -> None:
 def release(settings: Settings, job_id: str, reason: str) -> None:
     """Let a quarantined job go on, with a fresh budget of attempts."""
     with opened_client(settings) as client:
+        job_id = client.store.full_job_id(job_id)
         client.release(job_id, reason=reason)
         _show_state(settings, client.store, job_id)
 
@@ -130,6 +148,7 @@ def force(settings: Settings, job_id: str, state_name: str, reason: str, dry_run
     Success cannot be forced: only a commit makes a job succeed.
     """
     with opened_client(settings) as client:
+        job_id = client.store.full_job_id(job_id)
         path = client.force(job_id, JobState(state_name), reason=reason, dry_run=dry_run)
     data = {"job_id": job_id, "path": path, "dry_run": dry_run}
     show(settings, data, lambda: print(" → ".join(path)))
@@ -159,6 +178,8 @@ def print_result(settings: Settings, result: JobResult) -> None:
         print(result.response)
     else:
         note(settings, f"job {result.job_id} is {result.state}: {result.reason or 'no reason recorded'}")
+        if result.error is not None and result.error.hint is not None:
+            note(settings, f"hint: {result.error.hint}")
 
 
 def _show_state(settings: Settings, store: Store, job_id: str) -> None:
@@ -169,23 +190,31 @@ def _show_state(settings: Settings, store: Store, job_id: str) -> None:
         note(settings, "it will be ended as soon as a worker has run its cleanup")
 
 
-def _everything(store: Store, job_id: str, entries: int) -> dict[str, Any]:
-    record = store.job(job_id)
+def _everything(store: Store, record: JobRecord, entries: int) -> dict[str, Any]:
+    job_id = record.job_id
     journal = list(store.journal(job_id))
     return {
-        "job": record,
+        "job": job_data(record),
         "request": raw(store.request(job_id)),
         "result": result_data(result_of(store, job_id)),
         "steps": [{**msgspec.structs.asdict(step), "response": raw(step.response)} for step in store.steps(job_id)],
-        "executions": store.executions(job_id),
+        "current": next(iter(store.running([job_id])), None),
+        "executions": [_execution_data(execution) for execution in store.executions(job_id)],
         "children": store.children(job_id),
         "journal": journal[-entries:] if entries else [],
         "journal_entries": len(journal),
     }
 
 
-def _print_everything(data: dict[str, Any]) -> None:
-    record: JobRecord = data["job"]
+def _execution_data(execution: ExecutionRecord) -> dict[str, Any]:
+    """An execution as JSON; what its step reported and its error are part of it, not texts in it."""
+    data = {"progress": raw(execution.progress), "failure": raw(execution.failure)}
+    return {**msgspec.structs.asdict(execution), **data}
+
+
+def _print_everything(record: JobRecord, data: dict[str, Any]) -> None:
+    current: CurrentStep | None = data["current"]
+    error: ErrorRecord | None = data["result"]["error"]
     print_fields(
         [
             ("job", record.job_id),
@@ -198,24 +227,37 @@ def _print_everything(data: dict[str, Any]) -> None:
             ("run after", record.run_after),
             ("waits for", record.waits_for),
             ("not before", time_of(record.not_before)),
-            ("attempts", record.attempt),
+            ("step", step_of(current)),
+            ("in it since", time_of(current.since) if current else None),
+            ("worker", label_of(current.worker) if current else None),
+            ("attempts", record.attempts),
             ("failures", f"{record.failures - record.failures_forgiven} of {record.failure_limit}"),
             ("crashes", f"{record.crashes - record.crashes_forgiven} of {record.crash_limit}"),
             ("created", time_of(record.created_at)),
             ("updated", time_of(record.updated_at)),
             ("to be cancelled", record.cancel_reason),
             ("reason", data["result"]["reason"]),
+            ("hint", error.hint if error else None),
             ("request", _text(data["request"])),
             ("response", _text(data["result"]["response"])),
         ]
     )
     _section("steps", ("#", "step", "tries", "finished", "seconds"), map(_step_row, data["steps"]))
-    columns = ("attempt", "status", "means", "owner", "code", "error")
+    columns = ("#", "status", "means", "owner", "code", "error")
     _section("executions", columns, map(_execution_row, data["executions"]))
+    _print_traceback(data["executions"])
     children = ((child.name, child.job_id, child.flow, child.state) for child in data["children"])
     _section("children", ("name", "job", "flow", "state"), children)
     title = f"journal (the last {len(data['journal'])} of {data['journal_entries']} entries)"
     _section(title, JOURNAL_COLUMNS, map(journal_row, data["journal"]))
+
+
+def _print_traceback(executions: list[dict[str, Any]]) -> None:
+    """Of the last execution that left one; --json has them all."""
+    traced = [execution for execution in executions if execution["traceback"]]
+    if traced:
+        print(f"\ntraceback (of execution {traced[-1]['attempt']})")
+        print_indented(traced[-1]["traceback"])
 
 
 def _section(title: str, columns: tuple[str, ...], rows: Any) -> None:
@@ -235,15 +277,10 @@ def _step_row(step: dict[str, Any]) -> tuple[object, ...]:
     return (record.position + 1, record.step, record.tries, time_of(record.finished_at), f"{seconds:.3f}")
 
 
-def _execution_row(execution: ExecutionRecord) -> tuple[object, ...]:
-    return (
-        execution.attempt,
-        execution.status,
-        execution.disposition,
-        label_of(execution.lease_owner),
-        execution.code,
-        execution.error,
-    )
+def _execution_row(execution: dict[str, Any]) -> tuple[object, ...]:
+    names = ("attempt", "status", "disposition", "lease_owner", "code", "error")
+    number, status, means, owner, code, error = (execution[name] for name in names)
+    return (number, status, means, label_of(owner), code, error)
 
 
 JOURNAL_COLUMNS = ("#", "at", "who", "job", "execution", "step", "reason")

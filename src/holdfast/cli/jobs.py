@@ -6,12 +6,14 @@ import click
 
 from holdfast.cli.command import Command
 from holdfast.cli.opening import opened
-from holdfast.cli.output import note, print_table, show, time_of
+from holdfast.cli.output import job_data, note, print_table, show, step_of, time_of
 from holdfast.cli.settings import Settings
-from holdfast.core.records import JobRecord
+from holdfast.core.current_step import CurrentStep
+from holdfast.core.records import JobRecord, unreadable_of
 from holdfast.core.states import JobState
+from holdfast.core.worker_id import label_of
 
-COLUMNS = ("job", "flow", "state", "queue", "key", "attempt", "created", "updated")
+COLUMNS = ("job", "flow", "state", "queue", "key", "attempt", "step", "worker", "created", "updated")
 
 
 def _checked_state(_context: click.Context, _parameter: click.Parameter, value: str | None) -> JobState | None:
@@ -46,20 +48,29 @@ def jobs(
             key=key,
             limit=limit + 1,
         )
-    shown, more = found[:limit], len(found) > limit
-    show(settings, {"jobs": shown, "more": more}, lambda: print_table(COLUMNS, map(_row, shown)))
+        shown, more = found[:limit], len(found) > limit
+        running = [job.job_id for job in shown if job.state is JobState.RUNNING]
+        current = {one.job_id: one for one in store.running(running)} if running else {}
+    listed = [{**job_data(job), "current": current.get(job.job_id)} for job in shown]
+    rows = (_row(job, current.get(job.job_id)) for job in shown)
+    show(settings, {"jobs": listed, "more": more}, lambda: print_table(COLUMNS, rows))
+    for job in shown:
+        if (problem := unreadable_of(job)) is not None:
+            note(settings, f"{problem}; see: holdfast check")
     if more:
         note(settings, f"there are more than {limit} jobs; see them with --limit")
 
 
-def _row(job: JobRecord) -> tuple[object, ...]:
+def _row(job: JobRecord, current: CurrentStep | None) -> tuple[object, ...]:
     return (
         job.job_id,
         job.flow,
         job.state,
         job.queue,
         job.key,
-        job.attempt,
+        job.attempts,
+        step_of(current),
+        label_of(current.worker) if current else None,
         time_of(job.created_at),
         time_of(job.updated_at),
     )

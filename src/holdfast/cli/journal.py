@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import TypeVar
@@ -16,10 +18,11 @@ from holdfast.cli.exits import ExitCode
 from holdfast.cli.files import written_whole
 from holdfast.cli.heads import Head, compare_heads, heads_of, read_heads
 from holdfast.cli.job import JOURNAL_COLUMNS, journal_row
-from holdfast.cli.opening import opened
-from holdfast.cli.output import note, print_json, print_lines, print_table, show
+from holdfast.cli.opening import opened, opened_client
+from holdfast.cli.output import cell, note, print_json, print_lines, print_table, show
 from holdfast.cli.settings import Settings
 from holdfast.core.chain import chain_faults
+from holdfast.core.duration import time_given
 from holdfast.core.records import JournalEntry
 from holdfast.store.protocol import Store
 
@@ -32,14 +35,56 @@ def journal() -> None:
 
 
 @journal.command("show")
-@click.argument("job_id", metavar="JOB")
+@click.argument("job_id", metavar="[JOB]", required=False)
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=lambda _context, _parameter, value: None if value is None else time_given(value, "--since"),
+    help="Only from then on: 2h, 30m or 7d ago, a date, or a date and a time, which is UTC unless it says otherwise.",
+)
+@click.option("--actor", metavar="NAME", help="Only what this actor did, named as it is shown or stored.")
+@click.option("--flow", metavar="NAME", help="Only changes of jobs of this flow.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new entries as they are committed, until interrupted.")
 @click.pass_obj
-def show_journal(settings: Settings, job_id: str) -> None:
-    """Show every change of a job: who, when, from, to, why."""
-    with opened(settings, read_only=True) as store:
-        entries = _entries(store, job_id)
+def show_journal(
+    settings: Settings,
+    job_id: str | None,
+    since: int | datetime | timedelta | None,
+    actor: str | None,
+    flow: str | None,
+    follow: bool,
+) -> None:
+    """Show every change of a job, or of all: who, when, from, to, why.
+
+    With --follow each entry is one line, with --json one object on a line; without JOB and --since it begins with what
+    is new. Ctrl-C ends it, and is no error. Here --actor is whose changes are shown: who looks needs no name.
+    """
+    with opened_client(settings, read_only=True) as client:
+        job_id = client.store.full_job_id(job_id) if job_id else None
+        if follow:
+            _print_new(settings, client.follow_journal(job_id, since=since, actor=actor, flow=flow))
+            return
+        entries = client.journal(job_id, since=since, actor=actor, flow=flow)
     data = {"job_id": job_id, "entries": entries}
-    show(settings, data, lambda: print_table(JOURNAL_COLUMNS, map(journal_row, entries)))
+    columns, row = (JOURNAL_COLUMNS, journal_row) if job_id else (("of job", *JOURNAL_COLUMNS), _row_of_any)
+    show(settings, data, lambda: print_table(columns, map(row, entries)))
+
+
+def _print_new(settings: Settings, entries: Iterator[JournalEntry]) -> None:
+    try:
+        with _ended(entries):
+            for entry in entries:
+                if settings.json:
+                    print_json(entry)
+                else:
+                    print("  ".join(map(cell, _row_of_any(entry))))
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        pass  # the only way to end it
+
+
+def _row_of_any(entry: JournalEntry) -> tuple[object, ...]:
+    return (entry.job_id, *journal_row(entry))
 
 
 @journal.command()

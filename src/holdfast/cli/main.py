@@ -17,22 +17,33 @@ from holdfast.errors import HoldfastError
 COMPLETION = "_HOLDFAST_COMPLETE"
 """Set by the shell when it wants to know what could come next; see `click` on shell completion."""
 
+EXTRAS = {"isal": "images", "zstandard": "images", "psycopg": "postgres", "prometheus_client": "metrics"}
+"""Which extra of the distribution brings a module that is not needed by everybody."""
+
 MOST_HELP_WIDTH, LEAST_HELP_WIDTH = 80, 50
 
+JOBS, OPERATIONS = "Jobs", "Operations"
+
 _ENTRIES = {
-    "worker": Entry("holdfast.cli.worker", "worker", "Run jobs until stopped."),
-    "submit": Entry("holdfast.cli.submit", "submit", "Add a job."),
-    "jobs": Entry("holdfast.cli.jobs", "jobs", "List jobs, newest first."),
-    "job": Entry("holdfast.cli.job", "job", "Look at one job, and steer it."),
-    "queues": Entry("holdfast.cli.queues", "queues", "List, pause, resume and limit queues."),
-    "flows": Entry("holdfast.cli.flows", "flows", "List, draw and compare flows."),
-    "journal": Entry("holdfast.cli.journal", "journal", "Show, verify and export the journal."),
-    "check": Entry("holdfast.cli.guard", "check", "Check every invariant and report every finding."),
-    "repair": Entry("holdfast.cli.guard", "repair", "Repair what legal transitions can repair."),
-    "stalled": Entry("holdfast.cli.guard", "stalled", "List running jobs without progress; recover them."),
-    "backup": Entry("holdfast.cli.upkeep", "backup", "Copy the database while others work."),
-    "prune": Entry("holdfast.cli.upkeep", "prune", "Remove jobs that ended long ago."),
-    "stats": Entry("holdfast.cli.upkeep", "stats", "Count jobs, queues and workers."),
+    "worker": Entry("holdfast.cli.worker", "worker", "Run jobs until stopped.", JOBS),
+    "submit": Entry("holdfast.cli.submit", "submit", "Add a job.", JOBS),
+    "jobs": Entry("holdfast.cli.jobs", "jobs", "List jobs, newest first.", JOBS),
+    "job": Entry("holdfast.cli.job", "job", "Look at one job, and steer it.", JOBS),
+    "queues": Entry("holdfast.cli.queues", "queues", "List, pause, resume and limit queues.", JOBS),
+    "flows": Entry("holdfast.cli.flows", "flows", "List, draw and compare flows.", JOBS),
+    "journal": Entry("holdfast.cli.journal", "journal", "Show, verify and export the journal.", OPERATIONS),
+    "check": Entry("holdfast.cli.guard", "check", "Check every invariant and report every finding.", OPERATIONS),
+    "repair": Entry("holdfast.cli.guard", "repair", "Repair what can be repaired.", OPERATIONS),
+    "stalled": Entry(
+        "holdfast.cli.guard",
+        "stalled",
+        "List running jobs without progress; recover them, or only those that are named.",
+        OPERATIONS,
+    ),
+    "backup": Entry("holdfast.cli.upkeep", "backup", "Copy the database while others work.", OPERATIONS),
+    "restore": Entry("holdfast.cli.upkeep", "restore", "Put a backup in the place of the database.", OPERATIONS),
+    "prune": Entry("holdfast.cli.upkeep", "prune", "Remove jobs that ended long ago.", OPERATIONS),
+    "stats": Entry("holdfast.cli.upkeep", "stats", "Count jobs, queues and workers.", OPERATIONS),
 }
 
 
@@ -65,7 +76,7 @@ def extended(extension: Extension) -> LazyGroup:
 
 def main(arguments: Sequence[str] | None = None, *, extension: Extension | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is told without a traceback."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     settings, command, codes = Settings(), holdfast, NO_CODES
     if extension is not None:
         settings = Settings(keys=extension.keys, default_app=extension.default_app)
@@ -109,6 +120,9 @@ def _told(error: BaseException, codes: Codes, *, as_json: bool) -> ExitCode:
         case HoldfastError():
             facts = getattr(error, "facts", NO_FACTS)
             return tell(name, str(error), error.hint, code_of(type(error), codes), as_json=as_json, facts=facts)
+        case ModuleNotFoundError() if error.name in EXTRAS:
+            install = f"pip install 'holdfast[{EXTRAS[error.name]}]'"
+            return tell(name, f"{error.name} is not installed", install, ExitCode.FAILURE, as_json=as_json)
         case click.ClickException():
             context = getattr(error, "ctx", None)
             hint = f"see: {context.command_path} --help" if context else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ def opened(
     if path is not None and not create:
         _refuse_missing(path)
     store = open_store(place, synchronous=synchronous, read_only=read_only)
+    _leave_refusals_to_the_command()
     try:
         yield store
     except sqlite3.Error as error:
@@ -50,6 +52,13 @@ def opened(
         raise StoreCorrupt(f"{store.url}: a row cannot be understood: {error}", hint=hint) from error
     finally:
         store.close()
+
+
+def _leave_refusals_to_the_command() -> None:
+    """A command tells its user of an error itself; the store's log line would only repeat it."""
+    log = logging.getLogger("holdfast.operators")
+    log.propagate = False
+    log.addHandler(logging.NullHandler())
 
 
 @contextmanager

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from holdfast.cli.settings import Settings
 
+if TYPE_CHECKING:
+    from holdfast.core.current_step import CurrentStep
+    from holdfast.core.records import JobRecord
+
 Row = Sequence[object]
+
+LEAST_PROSE = 16
+"""Columns of a terminal that a sentence is folded to, but not below."""
+GAP = 2
 
 
 def show(settings: Settings, data: Any, text: Callable[[], None]) -> None:
@@ -32,11 +41,32 @@ def note(settings: Settings, message: str) -> None:
         print(message, file=sys.stderr)
 
 
+class Counter:
+    """A count that grows, on one line of a terminal; nothing where nobody watches it."""
+
+    def __init__(self, settings: Settings, what: str) -> None:
+        self._what = what
+        self._shown = sys.stderr.isatty() and not settings.json and settings.verbosity >= 0
+
+    def __call__(self, count: int) -> None:
+        """Show it."""
+        if self._shown:
+            print(f"\r{count:,} {self._what}", end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Row]) -> None:
     """A table for people."""
     cells = [[cell(value) for value in row] for row in rows]
-    if sys.stdout.isatty():
-        _print_rich_table(columns, cells)
+    if sys.stdout.isatty() and _print_on_terminal(columns, cells):
         return
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     for row in ([name.upper() for name in columns], *cells):
@@ -57,6 +87,12 @@ def print_lines(lines: Iterable[str]) -> None:
         print(cell(line))
 
 
+def print_indented(text: str) -> None:
+    """Text of several lines, such as a traceback, below a title; nothing in it can steer the terminal."""
+    for line in text.splitlines():
+        print(f"  {cell(line)}".rstrip() if line.strip() else "")
+
+
 def cell(value: object) -> str:
     """A value as one line of text in which nothing can steer the terminal."""
     if value is None or value == "":
@@ -66,9 +102,26 @@ def cell(value: object) -> str:
 
 def time_of(milliseconds: int | None) -> str | None:
     """A time for people, in UTC; none for none, and for the zero that stands for it."""
-    from holdfast.core.explain import iso_utc  # noqa: PLC0415 - whoever shows no times does without
+    from holdfast.core.explain import iso_utc_precise  # noqa: PLC0415 - whoever shows no times does without
 
-    return iso_utc(milliseconds) if milliseconds else None
+    return iso_utc_precise(milliseconds) if milliseconds else None
+
+
+def step_of(current: CurrentStep | None) -> str | None:
+    """Where a running job is, in a few words: step, how far, which try."""
+    if current is None or current.step is None:
+        return None
+    from holdfast.core.explain import share_done  # noqa: PLC0415 - whoever shows no jobs does without
+
+    share = share_done(current.progress)
+    return " ".join(
+        [current.step, *([share] if share else []), *([f"(try {current.tries + 1})"] if current.tries else [])]
+    )
+
+
+def job_data(job: JobRecord) -> dict[str, Any]:
+    """A job as JSON: `attempt` counts tries of the job, and how many executions these took is beside it."""
+    return {**msgspec.structs.asdict(job), "attempt": job.attempts, "executions": job.attempt}
 
 
 def raw(encoded: str | None) -> msgspec.Raw | str | None:
@@ -86,13 +139,29 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _print_rich_table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich import box, console, table, text  # noqa: PLC0415 - slow to import, and for terminals only
+def _print_on_terminal(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
+    """A table in which sentences are folded and nothing else is: an id that is broken over two lines cannot be copied.
 
-    shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        shown.add_column(name, overflow="fold")
+    Where that has no room, each row is a block of its own. False if rich is not installed.
+    """
+    try:
+        from rich import box, console, table, text  # noqa: PLC0415 - slow to import, and for terminals only
+    except ModuleNotFoundError:
+        return False
+    screen = console.Console()
+    longest = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    is_prose = [any(" " in row[index] for row in cells) for index in range(len(columns))]
+    least = [min(width, LEAST_PROSE) if prose else width for width, prose in zip(longest, is_prose, strict=True)]
+    if sum(least) + GAP * (len(columns) - 1) > screen.width:
+        for row in cells:
+            print_fields(zip(columns, row, strict=True))
+            print()
+        return True
+    shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
+    for name, prose, width in zip(columns, is_prose, least, strict=True):
+        shown.add_column(name, overflow="fold", no_wrap=not prose, min_width=width)
     for row in cells:
         # As Text, because brackets in a user's data are not markup.
         shown.add_row(*(text.Text(each) for each in row))
-    console.Console().print(shown)
+    screen.print(shown)
+    return True

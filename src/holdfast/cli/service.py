@@ -6,17 +6,20 @@ import logging
 import os
 import select
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from holdfast.cli.exits import ExitCode
 from holdfast.core.records import JobRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
+from holdfast.engine.duty import FIRST_PAUSE, LONGEST_PAUSE
 from holdfast.engine.worker import Worker
-from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.errors import StoreError
+from holdfast.store.passing import is_passing
 from holdfast.store.protocol import Store
+
+Result = TypeVar("Result")
 
 log = logging.getLogger("holdfast.worker")
 
@@ -62,36 +65,20 @@ class StopSignals:
         os.write(self._signalled, b".")
 
 
-class Rounds:
-    """Calls `run_once` at once and then every `interval` seconds, from a thread of its own."""
-
-    def __init__(self, run_once: Callable[[], object], *, interval: float, name: str = "guard") -> None:
-        self._run_once = run_once
-        self._interval = interval
-        self._name = name
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name=f"holdfast-{name}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join(5)
-
-    def _loop(self) -> None:
-        while True:
-            try:
-                self._run_once()
-            except StoreError as error:
-                log.warning("the %s could not look: %s", self._name, error)
-            except Exception:  # a fault of one round must not end the rounds, and is told in full
-                log.exception("the %s failed; it will look again", self._name)
-            if self._ended.wait(self._interval):
-                return
+def wait_for_store(attempt: Callable[[], Result], signals: StopSignals) -> Result | None:
+    """What `attempt` gives, as soon as the store can be used; None if a signal came before."""
+    pause = FIRST_PAUSE
+    while signals.received is None:
+        try:
+            return attempt()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            log.warning("the database cannot be used yet, next try in %.1f s: %s", pause, error)
+        signals.wait(pause)
+        pause = min(LONGEST_PAUSE, pause * 2)
+    log.info("stopped on %s, before anything was begun", signals.received)
+    return None
 
 
 def notify_service_manager(state: str) -> None:
@@ -109,6 +96,14 @@ def notify_service_manager(state: str) -> None:
         log.warning("the service manager cannot be told %s: %s", state, error)
 
 
+def watchdog_interval() -> float | None:
+    """How often systemd wants to hear that all is well (WatchdogSec=): three times in the time it allows."""
+    asked, whom = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not asked.isdecimal() or int(asked) == 0 or whom not in ("", str(os.getpid())):
+        return None
+    return int(asked) / 1e6 / 3
+
+
 def wait_until_idle(store: Store, flows: Sequence[str], running: Worker, signals: StopSignals) -> None:
     """Until nothing of these flows runs or will start by itself, the worker cannot go on, or a signal comes."""
     listener = store.listen()
@@ -123,7 +118,9 @@ def wait_until_idle(store: Store, flows: Sequence[str], running: Worker, signals
 def _may_have_work(store: Store, flows: Sequence[str]) -> bool:
     try:
         return has_work(store, flows)
-    except StoreUnavailable as error:
+    except StoreError as error:
+        if not error.passing:
+            raise
         # The worker waits for the database to come back, and so do we: nobody knows that nothing is left to do.
         log.warning("cannot look for work: %s", error)
         return True

@@ -15,12 +15,13 @@ from holdfast.cli.opening import app_flows, opened
 from holdfast.cli.output import note, print_json
 from holdfast.cli.settings import Settings
 from holdfast.client import Client
+from holdfast.core.codec import WRITING_ERRORS
 from holdfast.core.flow import Flow
 from holdfast.core.records import JobResult
 from holdfast.core.states import JobState
-from holdfast.errors import BadInput, RequestInvalidError, RequestTooLargeError, UnknownFlowError
+from holdfast.errors import BadInput, RequestTooLargeError, UnknownFlowError
 from holdfast.store.messages import Submitted
-from holdfast.store.preparing import REQUEST_LIMIT
+from holdfast.store.preparing import REQUEST_LIMIT, invalid_request
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +37,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 @click.command(cls=Command)
 @click.argument("flow")
 @click.argument("request_json", metavar="REQUEST_JSON|-")
-@click.option("--key", metavar="KEY", help="At most one unfinished job of a flow has it; a second submit gives that.")
+@click.option(
+    "--key",
+    metavar="KEY",
+    help="What the job is known by; a key that is in use gives the job that has it.",
+)
 @click.option("--queue", metavar="NAME", help="Another queue than the flow's own.")
 @click.option("--priority", type=int, default=0, show_default=True, metavar="N", help="Higher goes first.")
 @click.option("--delay", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="Start no earlier than this.")
@@ -63,7 +68,8 @@ def submit(
         client = Client(store, flows.values(), actor=settings.actor)
         submitted = _submit(client, flows[flow], request, options)
         if not submitted.created:
-            note(settings, f"job {submitted.job_id} has the key {options.key!r} already; no new job was added")
+            other = "" if submitted.same_request else ", with another request"
+            note(settings, f"job {submitted.job_id} has the key {options.key!r} already{other}; no new job was added")
         if not settings.json:
             # At once, so that whoever ends the waiting knows the job.
             print(submitted.job_id, flush=True)
@@ -72,7 +78,7 @@ def submit(
 
 
 def _show(settings: Settings, submitted: Submitted, result: JobResult | None) -> int:
-    data = {"job_id": submitted.job_id, "created": submitted.created}
+    data = {"job_id": submitted.job_id, "created": submitted.created, "same_request": submitted.same_request}
     if settings.json:
         print_json(data if result is None else {**data, **result_data(result)})
     elif result is not None:
@@ -81,7 +87,7 @@ def _show(settings: Settings, submitted: Submitted, result: JobResult | None) ->
 
 
 def _submit(client: Client, flow: Flow[object, object], request: object, options: Options) -> Submitted:
-    job = client.prepare(
+    return client.submit_or_find(
         flow,
         request,
         key=options.key,
@@ -90,8 +96,6 @@ def _submit(client: Client, flow: Flow[object, object], request: object, options
         not_before=client.store.now() + round(options.delay * 1000) if options.delay else 0,
         run_after=options.run_after,
     )
-    [submitted] = client.store.submit([job], actor=client.actor)
-    return submitted
 
 
 def _read(argument: str) -> bytes:
@@ -107,10 +111,6 @@ def _read(argument: str) -> bytes:
 
 def _decode(flow: Flow[object, object], content: bytes) -> object:
     try:
-        return msgspec.json.decode(content, type=flow.request_type)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        kind = getattr(flow.request_type, "__name__", None) or str(flow.request_type)
-        raise RequestInvalidError(
-            f"flow {flow.name}: the request is not a valid {kind}: {error}",
-            hint='quote it for the shell: \'{"name": "value"}\'',
-        ) from None
+        return flow.request_codec.decode(content)
+    except WRITING_ERRORS as error:
+        raise invalid_request(flow, error, hint='quote it for the shell: \'{"name": "value"}\'') from None

@@ -1,4 +1,4 @@
-"""`holdfast backup`, `prune` and `stats`: looking after a database."""
+"""`holdfast backup`, `restore`, `prune` and `stats`: looking after a database."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from holdfast.cli.command import Command
 from holdfast.cli.opening import database_file, opened
 from holdfast.cli.output import note, print_fields, print_lines, print_table, show, time_of
 from holdfast.cli.settings import Settings
+from holdfast.core.facts import Severity
 from holdfast.core.states import JobState
 from holdfast.core.worker_id import label_of
+from holdfast.errors import StoreCorrupt
+from holdfast.guard.check import check
 from holdfast.guard.retention import DAY_MS, remove_ended
+from holdfast.store.opening import restore_store
 from holdfast.store.protocol import Store
 
 UNLIMITED = 1 << 40
@@ -22,17 +26,47 @@ UNLIMITED = 1 << 40
 
 @click.command(cls=Command)
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--with-schema", "schemas", multiple=True, metavar="NAME", help="Also this schema (PostgreSQL only).")
 @click.pass_obj
-def backup(settings: Settings, file: Path) -> None:
+def backup(settings: Settings, file: Path, schemas: tuple[str, ...]) -> None:
     """Copy the database while others work.
 
-    The copy is consistent, complete in itself and there whole or not at all. It never overwrites a file.
+    The copy is consistent, complete in itself and there whole or not at all. It never overwrites a file. Of PostgreSQL
+    it is the schema of the store, made by pg_dump, which must be installed; name those of your effects, too.
     """
     with opened(settings, read_only=True) as store:
-        store.backup(file)
+        store.backup(file, schemas=schemas)
     size = file.stat().st_size
     show(settings, {"file": str(file), "bytes": size}, lambda: print(file))
     note(settings, f"copied {size:,} bytes")
+
+
+@click.command(cls=Command)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.pass_obj
+def restore(settings: Settings, file: Path) -> None:
+    """Put a backup in the place of the database.
+
+    Refused while workers are alive. The backup is verified first, as by check --deep; then the database is replaced as
+    a whole. What was there before is kept beside it, under the name that is printed.
+
+    On PostgreSQL the schema must be empty or missing. It is filled by pg_restore, whole or not at all, and then
+    verified; a schema that was made for a backup that is not sound is removed again.
+    """
+    kept = restore_store(settings.place, file, verify=lambda store: _refuse_findings(store, file))
+    data = {"file": str(file), "kept": str(kept) if kept else None}
+    show(settings, data, lambda: print(kept) if kept else None)
+    note(settings, f"restored; what was there before is {kept}" if kept else "restored")
+
+
+def _refuse_findings(store: Store, file: Path) -> None:
+    wrong = [finding for finding in check(store, deep=True) if finding.severity is Severity.ERROR]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise StoreCorrupt(
+            f"{file} is not sound: {wrong[0].subject}: {wrong[0].message}{more}",
+            hint="take another backup; nothing was changed",
+        )
 
 
 @click.command(cls=Command)

@@ -12,12 +12,18 @@ import click
 import msgspec
 
 from holdfast import logs
-from holdfast.app import Engine
+from holdfast.app import Engine, guarding
 from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.opening import app_of, opened
 from holdfast.cli.output import print_json
-from holdfast.cli.service import Rounds, StopSignals, notify_service_manager, wait_until_idle
+from holdfast.cli.service import (
+    StopSignals,
+    notify_service_manager,
+    wait_for_store,
+    wait_until_idle,
+    watchdog_interval,
+)
 from holdfast.cli.settings import Settings
 from holdfast.core.names import checked_name
 from holdfast.engine.settings import WorkerSettings
@@ -25,13 +31,14 @@ from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.retention import remove_ended
-from holdfast.guard.watch import Watch
+from holdfast.guard.rounds import Rounds
 from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast.worker")
 
 SWITCH_INTERVAL = 0.0005
 FAILURE_LOOK = 1.0
+READY_LOOK = 0.05
 RETENTION_INTERVAL = 600.0
 _DEFAULTS = WorkerSettings()
 
@@ -89,7 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     envvar="HOLDFAST_METRICS_PORT",
     show_envvar=True,
     metavar="PORT",
-    help="Serve metrics on this port, 0 for any free one; without it there are none.",
+    help="Serve /metrics, /healthz and /readyz on this port, 0 for any free one; without it there are none.",
 )
 @click.option(
     "--metrics-address",
@@ -156,32 +163,48 @@ def worker(settings: Settings, /, **given: object) -> int:
     # After each statement the writer has to get the interpreter back; the default of 5 ms would be its latency.
     sys.setswitchinterval(SWITCH_INTERVAL)
     app = app_of(settings)
-    with StopSignals() as signals, opened(settings, create=True, synchronous=options.sync.upper()) as store:
-        engine = Engine(store, app.flows, actor=settings.actor)
+
+    def prepare() -> bool:
         engine.refuse_broken_rules()
         app.start()
         for name, limit in [*app.queue_limits.items(), *limits]:
             engine.queue(name, limit=limit)
-        _serve(settings, options, store, engine, signals)
+        return True
+
+    with StopSignals() as signals, ExitStack() as stack:
+        opening = partial(opened, settings, create=True, synchronous=options.sync.upper())
+        store = wait_for_store(lambda: stack.enter_context(opening()), signals)
+        if store is not None:
+            engine = Engine(store, app.flows, actor=settings.actor)
+            if wait_for_store(prepare, signals):
+                _serve(settings, options, store, engine, signals)
     return ExitCode.OK
 
 
 def _serve(settings: Settings, options: Options, store: Store, engine: Engine, signals: StopSignals) -> None:
     telemetry = Telemetry()
+    worker_settings = WorkerSettings(
+        concurrency=options.concurrency,
+        lease=options.lease,
+        stop_grace=options.stop_grace,
+        check_interval=options.check_interval,
+        stall=options.stall,
+    )
+    running = Worker(store, engine.flows, worker_settings, telemetry)
     with ExitStack() as services:
-        url = services.enter_context(_metrics(options, telemetry, store))
-        worker_settings = WorkerSettings(
-            concurrency=options.concurrency, lease=options.lease, stop_grace=options.stop_grace
-        )
-        running = services.enter_context(_running(Worker(store, engine.flows, worker_settings, telemetry)))
+        url = services.enter_context(_metrics(options, running, store))
+        services.enter_context(_running(running))
+        if (interval := watchdog_interval()) is not None:
+            services.enter_context(Rounds(partial(_feed_watchdog, running), interval=interval, name="watchdog"))
         if options.check_interval:
-            automatic = options.stall == "automatic"
-            watch = Watch(store, telemetry=telemetry, automatic=automatic, actor=f"guard:{running.worker_id}")
-            services.enter_context(Rounds(watch.run_once, interval=options.check_interval))
+            services.enter_context(guarding(running, store, worker_settings, at_once=True))
         if options.keep is not None:
             forget = partial(remove_ended, store, days=options.keep, actor=f"retention:{running.worker_id}")
             services.enter_context(Rounds(forget, interval=RETENTION_INTERVAL, name="retention"))
-        _announce(settings, running, sorted(engine.flows), url)
+        while not running.is_ready and signals.received is None and running.failure is None:
+            signals.wait(READY_LOOK)
+        if running.is_ready:
+            _announce(settings, running, sorted(engine.flows), url)
         if options.exit_when_idle:
             wait_until_idle(store, list(engine.flows), running, signals)
         else:
@@ -207,14 +230,21 @@ def _running(running: Worker) -> Iterator[Worker]:
 
 
 @contextmanager
-def _metrics(options: Options, telemetry: Telemetry, store: Store) -> Iterator[str | None]:
+def _metrics(options: Options, running: Worker, store: Store) -> Iterator[str | None]:
     if options.metrics_port is None:
         yield None
         return
-    from holdfast.engine.metrics import MetricsServer  # noqa: PLC0415 - slow to import, and seldom asked for
+    from holdfast.engine.metrics_server import MetricsServer  # noqa: PLC0415 - slow to import, and seldom asked for
 
     try:
-        server = MetricsServer(telemetry, store, port=options.metrics_port, address=options.metrics_address)
+        server = MetricsServer(
+            running.telemetry,
+            store,
+            port=options.metrics_port,
+            address=options.metrics_address,
+            problems=running.problems,
+            unready=running.unready,
+        )
     except OSError as error:
         where = f"{options.metrics_address}:{options.metrics_port}"
         raise SettingsError(
@@ -224,6 +254,15 @@ def _metrics(options: Options, telemetry: Telemetry, store: Store) -> Iterator[s
         yield server.url
     finally:
         server.close()
+
+
+def _feed_watchdog(running: Worker) -> None:
+    """Tell the service manager that all is well, if it is: of one that hears nothing it makes a new process."""
+    problems = running.problems()
+    if not problems:
+        notify_service_manager("WATCHDOG=1")
+    else:
+        log.error("the worker is not well: %s", "; ".join(problems))
 
 
 def _announce(settings: Settings, running: Worker, flows: list[str], url: str | None) -> None:

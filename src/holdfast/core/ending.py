@@ -29,6 +29,7 @@ class EndCode(StrEnum):
     DEFINITION_CHANGED = "definition-changed"
     CLEANUP_FAILED = "cleanup-failed"
     FORCED = "forced"
+    UNREADABLE = "unreadable"
 
 
 INTERRUPTING_CODES = frozenset({EndCode.CRASHED, EndCode.STALLED, EndCode.TIMEOUT, EndCode.ABANDONED})

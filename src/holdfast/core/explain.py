@@ -1,8 +1,8 @@
 """Why a job is where it is: one stable code, one sentence for a person, and the facts behind them.
 
 An ended job is explained by its last execution. A running one by what keeps it from getting on, in this order:
-its effect is committed (nothing but the last mark is missing), its lease has run out (then nobody reads a wish to
-cancel or a time to retry), it is being cancelled, it backs off; else it simply runs.
+its effect is committed (nothing but the last mark is missing), its worker is gone or its lease has run out (then nobody
+reads a wish to cancel or a time to retry), it is being cancelled, it backs off; else it simply runs.
 
 A pending one by what would have to pass first. What it waits for comes before its time, because the time is looked
 at only afterwards; then what takes a person (a paused queue, no worker) before what passes by itself (a full queue).
@@ -14,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import Any, NamedTuple, TypeAlias, assert_never
 
 import msgspec
 
+from holdfast.core.current_step import CurrentStep
 from holdfast.core.ending import EndCode
-from holdfast.core.records import Ending, ExecutionRecord, JobRecord, QueueRecord
+from holdfast.core.records import Ending, ExecutionRecord, JobRecord, QueueRecord, error_of, unreadable_of
 from holdfast.core.states import LIVE_STATUSES, ExecutionStatus, JobState
 from holdfast.core.worker_id import label_of
 
-Detail: TypeAlias = str | int | None
+Detail: TypeAlias = str | int | dict[str, Any] | None
 
 HOLDERS_NAMED = 5
 """How many holders of a full queue are named in the sentence."""
@@ -37,6 +38,7 @@ class ReasonCode(StrEnum):
     RUNNING = "running"
     FINALIZING = "finalizing"
     LEASE_EXPIRED = "lease-expired"
+    WORKER_GONE = "worker-gone"
     CANCELLING = "cancelling"
     BACKING_OFF = "backing-off"
     WAITING_FOR_JOB = "waiting-for-job"
@@ -65,6 +67,9 @@ class ExplainFacts(msgspec.Struct, frozen=True, kw_only=True):
     queue_holders: tuple[ExecutionRecord, ...] = ()
     live_flows: frozenset[str] = frozenset()
     tries_allowed: int | None = None
+    current: CurrentStep | None = None
+    owner_is_gone: bool = False
+    """Is the process that holds the lease known to have ended?"""
     now: int
 
     @property
@@ -92,18 +97,34 @@ _READY = _Reason(ReasonCode.READY, "Nothing is in its way: it starts when a work
 
 def explain(facts: ExplainFacts) -> Explanation:
     """The first reason why the job is where it is; the others are named in `details["also"]`."""
-    first, *others = _reasons(facts)
     job = facts.job
-    details: dict[str, Detail] = {"job": job.job_id, "flow": job.flow, "state": job.state, "attempt": job.attempt}
+    first, *others = [*_unreadable(facts), *_reasons(facts)]
+    details: dict[str, Detail] = {"job": job.job_id, "flow": job.flow, "state": job.state, "attempt": job.attempts}
     details |= first.details
     details["also"] = ", ".join(reason.code for reason in others) or None
     return Explanation(code=first.code, sentence=first.sentence, details=details)
 
 
+def _unreadable(facts: ExplainFacts) -> Iterator[_Reason]:
+    unreadable = unreadable_of(facts.job)
+    if unreadable is not None:
+        sentence = f"Its row cannot be read, and nobody works on it: {unreadable}; see: holdfast check"
+        yield _Reason(ReasonCode.INCONSISTENT, sentence, {"unreadable": unreadable})
+
+
 def iso_utc(milliseconds: int) -> str:
     """A time for people: 2024-05-01T12:00:00Z."""
+    return f"{_second(milliseconds)}Z"
+
+
+def iso_utc_precise(milliseconds: int) -> str:
+    """The same with its milliseconds, where times are compared: 2024-05-01T12:00:00.000Z."""
+    return f"{_second(milliseconds)}.{min(max(milliseconds, 0), _LAST_TIME) % 1000:03d}Z"
+
+
+def _second(milliseconds: int) -> str:
     bounded = min(max(milliseconds, 0), _LAST_TIME)
-    return datetime.fromtimestamp(bounded // 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(bounded // 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _reasons(facts: ExplainFacts) -> list[_Reason]:
@@ -141,7 +162,7 @@ def _failed(facts: ExplainFacts) -> _Reason:
         return _Reason(ReasonCode.PREDECESSOR_FAILED, sentence, details)
     if code == EndCode.CANCELLED:
         return _Reason(ReasonCode.CANCELLED, f"It was cancelled: {error}; {retry}.", details)
-    return _Reason(ReasonCode.FAILED, f"It failed: {error}; {retry}.", details)
+    return _Reason(ReasonCode.FAILED, f"It failed: {error}; {retry}{_where(facts)}.{_hint(details)}", details)
 
 
 def _quarantined(facts: ExplainFacts) -> _Reason:
@@ -149,8 +170,16 @@ def _quarantined(facts: ExplainFacts) -> _Reason:
     if code == EndCode.DEFINITION_CHANGED:
         sentence = f"Its flow's definition changed in a way it cannot go on with: {error}."
         return _Reason(ReasonCode.DEFINITION_CHANGED, sentence, details)
-    tries = f"after {facts.job.attempt} attempt(s)"
-    return _Reason(ReasonCode.QUARANTINED, f"It is quarantined {tries} ({code}): {error}.", details)
+    tries = f"after {facts.job.attempts} attempt(s)"
+    sentence = f"It is quarantined {tries} ({code}): {error}{_where(facts)}.{_hint(details)}"
+    return _Reason(ReasonCode.QUARANTINED, sentence, details)
+
+
+def _where(facts: ExplainFacts) -> str:
+    """Where to look for more than the error says."""
+    if facts.latest is None or facts.latest.traceback is None:
+        return ""
+    return f"; where it failed: holdfast job show {facts.job.job_id}"
 
 
 def _how_it_ended(facts: ExplainFacts) -> tuple[str | None, str, dict[str, Detail]]:
@@ -158,7 +187,17 @@ def _how_it_ended(facts: ExplainFacts) -> tuple[str | None, str, dict[str, Detai
     if latest is None:
         return None, "no execution is on record", {"end_code": None, "error": None}
     error = latest.error or "no reason recorded"
-    return latest.code, error, {"end_code": latest.code, "error": latest.error, "finished_at": latest.finished_at}
+    record = error_of(latest)
+    details: dict[str, Detail] = {"end_code": latest.code, "error": latest.error, "finished_at": latest.finished_at}
+    if record is not None:
+        details |= {"error_type": record.type, "hint": record.hint, "facts": record.facts}
+    return latest.code, error, details
+
+
+def _hint(details: Mapping[str, Detail]) -> str:
+    """What the error itself says can be done."""
+    hint = details.get("hint")
+    return f" Hint: {hint}." if hint else ""
 
 
 # --- running ---------------------------------------------------------------------------------------------
@@ -180,9 +219,12 @@ def _under_lease(facts: ExplainFacts, execution: ExecutionRecord) -> _Reason:
     owner = label_of(execution.lease_owner)
     until = iso_utc(execution.lease_expires_at)
     details = _lease(execution)
+    if facts.owner_is_gone:
+        sentence = f"Its worker, {owner}, is gone: its process has ended; the next worker to look takes it over."
+        return _Reason(ReasonCode.WORKER_GONE, sentence, details | _place(facts))
     if execution.lease_expires_at <= facts.now:
         sentence = f"Its lease, held by {owner}, ran out at {until}; the next worker to look takes it over."
-        return _Reason(ReasonCode.LEASE_EXPIRED, sentence, details)
+        return _Reason(ReasonCode.LEASE_EXPIRED, sentence, details | _place(facts))
     ending = _ending(facts.job)
     if ending is not None:
         sentence = f"It is being ended by {owner} ({ending}); its cleanup has to finish first."
@@ -190,9 +232,50 @@ def _under_lease(facts: ExplainFacts, execution: ExecutionRecord) -> _Reason:
     if execution.retry_at is not None and execution.retry_at > facts.now:
         return _backing_off_from_step(facts, execution, execution.retry_at)
     sentence = (
-        f"{owner} has been working on it since {iso_utc(execution.started_at)} and holds the lease until {until}."
+        f"{owner} has been working on it since {iso_utc(execution.started_at)}{_at_step(facts)} and holds the lease "
+        f"until {until}."
     )
-    return _Reason(ReasonCode.RUNNING, sentence, details | {"progress": execution.progress})
+    return _Reason(ReasonCode.RUNNING, sentence, details | _place(facts))
+
+
+def _at_step(facts: ExplainFacts) -> str:
+    """Which step it is in, since when, and how far."""
+    current = facts.current
+    if current is None or current.step is None:
+        return ""
+    of = f" ({current.number} of {current.steps})" if current.number is not None else ""
+    allowed = f" of {facts.tries_allowed}" if facts.tries_allowed is not None else ""
+    again = f", try {current.tries + 1}{allowed}" if current.tries else ""
+    share = share_done(current.progress)
+    so_far = f", {share}" if share else ""
+    return f", is in step {current.step}{of} since {iso_utc(current.since)}{again}{so_far}"
+
+
+def share_done(progress: Mapping[str, Any] | None) -> str:
+    """How far a step says it is: `45 % (9 of 20), note`; what it has not said is left out."""
+    if progress is None:
+        return ""
+    done, total, note = progress.get("done"), progress.get("total"), progress.get("note")
+    parts = []
+    if isinstance(done, int | float) and isinstance(total, int | float) and total > 0:
+        parts.append(f"{100 * done / total:.0f} % ({done:g} of {total:g})")
+    elif done is not None:
+        parts.append(f"{done:g}" if isinstance(done, int | float) else str(done))
+    return ", ".join([*parts, str(note)] if note else parts)
+
+
+def _place(facts: ExplainFacts) -> dict[str, Detail]:
+    current = facts.current
+    if current is None:
+        return {"step": None, "progress": None}
+    return {
+        "step": current.step,
+        "step_number": current.number,
+        "steps": current.steps,
+        "step_since": current.since,
+        "tries": current.tries,
+        "progress": current.progress,
+    }
 
 
 def _lease(execution: ExecutionRecord) -> dict[str, Detail]:
@@ -251,8 +334,8 @@ def _not_yet(facts: ExplainFacts) -> _Reason:
         failures = job.failures - job.failures_forgiven
         error = latest.error or latest.code or "no reason recorded"
         sentence = (
-            f"It backs off until {iso_utc(job.not_before)} after attempt {latest.attempt} "
-            f"({failures} of {job.failure_limit} failures): {error}."
+            f"It backs off until {iso_utc(job.not_before)} "
+            f"({failures} of {job.failure_limit} failures so far): {error}."
         )
         details: dict[str, Detail] = {
             "until": job.not_before,
@@ -297,8 +380,10 @@ def _queue_full(queue: QueueRecord, limit: int, holders: tuple[ExecutionRecord, 
 def _backing_off_from_step(facts: ExplainFacts, execution: ExecutionRecord, until: int) -> _Reason:
     of = f" of {facts.tries_allowed}" if facts.tries_allowed is not None else ""
     error = execution.error or "no error recorded"
-    sentence = f"Try {execution.tries}{of} of a step failed ({error}); the next one is due at {iso_utc(until)}."
+    step = f"step {facts.current.step}" if facts.current is not None and facts.current.step else "a step"
+    sentence = f"Try {execution.tries}{of} of {step} failed ({error}); the next one is due at {iso_utc(until)}."
     details: dict[str, Detail] = {
+        "step": facts.current.step if facts.current is not None else None,
         "until": until,
         "tries": execution.tries,
         "tries_allowed": facts.tries_allowed,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.core.names import checked_name
+from holdfast.core.codec import Codec, codec_of
+from holdfast.core.duration import seconds_of
+from holdfast.core.names import Unique, checked_name, key_lasts_ms
 from holdfast.core.outcomes import StepOutcome
-from holdfast.core.retry import RetryPolicy, fixed, never
+from holdfast.core.retry import Duration, RetryPolicy, checked_count, fixed, never, policy_of
 from holdfast.core.run import Run, Transaction
 from holdfast.errors import DefinitionError
 
@@ -21,7 +24,7 @@ Resp = TypeVar("Resp")
 StepReturn: TypeAlias = Resp | StepOutcome | None
 StepFunction: TypeAlias = Callable[[Run[Req, Resp]], StepReturn[Resp] | Awaitable[StepReturn[Resp]]]
 CommitFunction: TypeAlias = Callable[[Run[Req, Resp], Transaction], StepReturn[Resp]]
-Cleanup: TypeAlias = Callable[[Run[Req, Resp]], object]
+Cleanup: TypeAlias = Callable[[Run[Req, Resp]], Awaitable[None] | None]
 
 DEFAULT_RETRY = never()
 DEFAULT_CLEANUP_RETRY = fixed(2)
@@ -63,41 +66,48 @@ class Flow(Generic[Req, Resp]):
         request: type[Req],
         response: type[Resp],
         queue: str = "",
+        unique: Unique = "unfinished",
         cleanup: Cleanup[Req, Resp] | None = None,
-        cleanup_retry: RetryPolicy = DEFAULT_CLEANUP_RETRY,
-        cleanup_timeout: float | None = None,
+        cleanup_retry: RetryPolicy | int = DEFAULT_CLEANUP_RETRY,
+        cleanup_timeout: Duration | None = None,
         initial: Callable[[Req], Resp] | None = None,
         version: str = "1",
-        job_retry: RetryPolicy = DEFAULT_RETRY,
+        job_retry: RetryPolicy | int = DEFAULT_RETRY,
         crash_limit: int = DEFAULT_CRASH_LIMIT,
-        stall_after: float = DEFAULT_STALL_AFTER,
+        stall_after: Duration = DEFAULT_STALL_AFTER,
     ) -> None:
         self.name = checked_name(name, "flow")
         self.request_type = request
         self.response_type = response
         self.queue = checked_name(queue, "queue") if queue else ""
+        self.unique = unique
         self.cleanup = cleanup
         self.cleanup_is_async = _is_async(cleanup)
-        self.cleanup_retry = cleanup_retry
-        self.cleanup_timeout = cleanup_timeout
         self.version = version
-        self.job_retry = job_retry
-        self.crash_limit = crash_limit
-        self.stall_after = stall_after
+        with _said_of(f"flow {name}"):
+            self.key_lasts_ms = key_lasts_ms(unique)
+            self.cleanup_retry = policy_of(cleanup_retry, "cleanup_retry")
+            self.cleanup_timeout = _positive(cleanup_timeout, "cleanup_timeout")
+            self.job_retry = policy_of(job_retry, "job_retry")
+            self.crash_limit = checked_count(crash_limit, "crash_limit", least=1)
+            self.stall_after = _positive(stall_after, "stall_after") or DEFAULT_STALL_AFTER
         self._steps: list[Step] = []
         self._definition: Definition | None = None
         self._fingerprint: str | None = None
+        self._codecs: dict[str, Codec[Any]] = {}
+        with suppress(NameError):
+            # A type that names another one, defined further below, is judged when the flow is registered.
+            self._check_types()
+        self._check_settings(initial)
         self._initial = initial or self._initial_from_type()
-        if crash_limit < 1 or stall_after <= 0:
-            raise DefinitionError(f"flow {name}: crash_limit must be at least 1 and stall_after positive")
 
     def start(
         self,
         name: str,
         function: StepFunction[Req, Resp],
         *,
-        retry: RetryPolicy = DEFAULT_RETRY,
-        timeout: float | None = None,
+        retry: RetryPolicy | int = DEFAULT_RETRY,
+        timeout: Duration | None = None,
     ) -> Flow[Req, Resp]:
         """The first step."""
         if self._steps:
@@ -110,8 +120,8 @@ class Flow(Generic[Req, Resp]):
         name: str,
         function: StepFunction[Req, Resp],
         *,
-        retry: RetryPolicy = DEFAULT_RETRY,
-        timeout: float | None = None,
+        retry: RetryPolicy | int = DEFAULT_RETRY,
+        timeout: Duration | None = None,
     ) -> Flow[Req, Resp]:
         """The next step."""
         if not self._steps:
@@ -119,7 +129,7 @@ class Flow(Generic[Req, Resp]):
         return self._add(name, function, retry, timeout, is_commit=False)
 
     def commit(
-        self, name: str, function: CommitFunction[Req, Resp], *, retry: RetryPolicy = DEFAULT_RETRY
+        self, name: str, function: CommitFunction[Req, Resp], *, retry: RetryPolicy | int = DEFAULT_RETRY
     ) -> Flow[Req, Resp]:
         """The last step: its effect on the database and the commit of the job are one transaction."""
         if _is_async(function):
@@ -160,35 +170,66 @@ class Flow(Generic[Req, Resp]):
         """The response before any step has run."""
         return self._initial(request)
 
+    @property
+    def request_codec(self) -> Codec[Req]:
+        """Writes and reads requests."""
+        return self._codec("request", self.request_type)
+
+    @property
+    def response_codec(self) -> Codec[Resp]:
+        """Writes and reads responses."""
+        return self._codec("response", self.response_type)
+
     def check_complete(self) -> None:
         """Raise DefinitionError unless the flow can run."""
         if not self._steps:
             raise DefinitionError(f"flow {self.name} has no steps", hint="add .start(...)")
-        for kind in (self.request_type, self.response_type):
-            # Also because msgspec prepares a type at its first use, which must not happen in two threads at once.
-            try:
-                msgspec.json.Decoder(kind)
-            except (TypeError, NameError) as error:
-                raise DefinitionError(
-                    f"flow {self.name}: {kind!r} cannot be written as JSON: {error}",
-                    hint="use a msgspec.Struct, a dataclass or plain types",
-                ) from None
+        try:
+            self._check_types()
+        except NameError as error:
+            raise DefinitionError(f"flow {self.name}: {error}", hint="define the types it names before it") from None
 
     def _add(
-        self, name: str, function: Callable[..., Any], retry: RetryPolicy, timeout: float | None, *, is_commit: bool
+        self,
+        name: str,
+        function: Callable[..., Any],
+        retry: RetryPolicy | int,
+        timeout: Duration | None,
+        *,
+        is_commit: bool,
     ) -> Flow[Req, Resp]:
         checked_name(name, "step")
         if any(step.name == name for step in self._steps):
             raise DefinitionError(f"flow {self.name} has two steps named {name!r}", hint="give each its own name")
         if self._steps and self._steps[-1].is_commit:
             raise DefinitionError(f"flow {self.name}: {name!r} comes after the commit step, which must be the last")
-        if timeout is not None and timeout <= 0:
-            raise DefinitionError(f"flow {self.name}: timeout of {name!r} must be positive")
-        if not callable(function):
-            raise DefinitionError(f"flow {self.name}: step {name!r} is not a function")
+        with _said_of(f"flow {self.name}: step {name!r}"):
+            _check_function(function, "its function", ("run", "tx") if is_commit else ("run",))
+            policy, limit = policy_of(retry, "retry"), _positive(timeout, "timeout")
         self._definition = self._fingerprint = None
-        self._steps.append(Step(name, function, retry, timeout, is_commit, _is_async(function)))
+        self._steps.append(Step(name, function, policy, limit, is_commit, _is_async(function)))
         return self
+
+    def _codec(self, what: str, kind: Any) -> Codec[Any]:
+        if what not in self._codecs:
+            self._codecs[what] = codec_of(kind, f"flow {self.name}: {what}")
+        return self._codecs[what]
+
+    def _check_types(self) -> None:
+        """Raise DefinitionError if requests or responses cannot be written, NameError if that cannot be told yet."""
+        self._codec("request", self.request_type)
+        self._codec("response", self.response_type)
+
+    def _check_settings(self, initial: object) -> None:
+        if not isinstance(self.version, str):
+            raise DefinitionError(f"flow {self.name}: version {self.version!r} is not text", hint='version="2"')
+        if self.job_retry.limits:
+            raise DefinitionError(
+                f"flow {self.name}: job_retry has limits for errors, but counts executions", hint="give them to a step"
+            )
+        for what, function in (("cleanup", self.cleanup), ("initial", initial)):
+            if function is not None:
+                _check_function(function, f"flow {self.name}: {what}", ("run" if what == "cleanup" else "request",))
 
     def _initial_from_type(self) -> Callable[[Req], Resp]:
         response_type: Any = self.response_type
@@ -196,9 +237,10 @@ class Flow(Generic[Req, Resp]):
             return lambda _request: None  # type: ignore[return-value]
         try:
             response_type()
-        except TypeError as error:
+        except Exception as error:
+            name, problem = getattr(response_type, "__name__", response_type), " ".join(str(error).split())
             raise DefinitionError(
-                f"flow {self.name}: {response_type.__name__} cannot be made without arguments ({error})",
+                f"flow {self.name}: {name} cannot be made without arguments ({problem})",
                 hint="give its fields defaults, or pass initial=lambda request: ...",
             ) from None
         return lambda _request: response_type()
@@ -207,6 +249,40 @@ class Flow(Generic[Req, Resp]):
 def _is_async(function: object) -> bool:
     """Is it `async def`, or an object whose `__call__` is?"""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+@contextmanager
+def _said_of(place: str) -> Iterator[None]:
+    """Name the place in a DefinitionError that comes out of here."""
+    try:
+        yield
+    except DefinitionError as error:
+        raise DefinitionError(f"{place}: {error}", hint=error.hint) from None
+
+
+def _positive(duration: Duration | None, what: str) -> float | None:
+    if duration is None:
+        return None
+    amount = seconds_of(duration, what, error=DefinitionError)
+    if round(amount * 1000) < 1:
+        raise DefinitionError(f"{what} {duration!r} is not positive", hint="a millisecond is the least")
+    return amount
+
+
+def _check_function(function: object, what: str, arguments: tuple[str, ...]) -> None:
+    """Raise DefinitionError for what cannot be called with these, or would only make a generator."""
+    if not callable(function):
+        raise DefinitionError(f"{what} is not a function: {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise DefinitionError(f"{what} is a generator, which nobody would run", hint="return in the place of yield")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # of a function in C, say: nothing is known
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise DefinitionError(f"{what} cannot be called with ({', '.join(arguments)}): {error}") from None
 
 
 def incompatibility(done: Sequence[str], old: Definition, new: Definition) -> str | None:

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
 
-import msgspec
-
+from holdfast.core.agreement import check_agreement
 from holdfast.core.chain import chain_faults
+from holdfast.core.facts import Finding, JobFacts, Severity, error, warning
 from holdfast.core.projection import ExecutionView, project
-from holdfast.core.records import ExecutionRecord, JobRecord, JournalEntry
 from holdfast.core.states import COMMITTED_STATUSES, LIVE_STATUSES, ExecutionStatus, JobState
 
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is not as it must be."""
-
-    code: str
-    severity: Severity
-    subject: str
-    message: str
-
-
-class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One job with its executions and, for a full check, its journal."""
-
-    job: JobRecord
-    executions: tuple[ExecutionRecord, ...]
-    journal: tuple[JournalEntry, ...] | None = None
+__all__ = ["CHECKS", "Finding", "JobFacts", "Severity", "check_job"]
 
 
 def check_projection(facts: JobFacts, now: int) -> Iterator[Finding]:
     """A job is in exactly one state: the one its executions say."""
     try:
         projected = project(ExecutionView(e.attempt, e.status, e.disposition) for e in facts.executions)
-    except ValueError as error:
-        yield _error("execution-without-disposition", facts, str(error))
+    except ValueError as fault:
+        yield _error("execution-without-disposition", facts, str(fault))
         return
     if projected != facts.job.state:
         yield _error("projection-mismatch", facts, f"stored as {facts.job.state}, but its executions say {projected}")
@@ -133,6 +109,7 @@ CHECKS: Sequence[Check] = (
     check_attempts,
     check_succeeded_is_final,
     check_journal,
+    check_agreement,
 )
 
 
@@ -142,8 +119,8 @@ def check_job(facts: JobFacts, now: int) -> list[Finding]:
 
 
 def _error(code: str, facts: JobFacts, message: str) -> Finding:
-    return Finding(code=code, severity=Severity.ERROR, subject=f"job {facts.job.job_id}", message=message)
+    return error(code, f"job {facts.job.job_id}", message)
 
 
 def _warning(code: str, facts: JobFacts, message: str) -> Finding:
-    return Finding(code=code, severity=Severity.WARNING, subject=f"job {facts.job.job_id}", message=message)
+    return warning(code, f"job {facts.job.job_id}", message)

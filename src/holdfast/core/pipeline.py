@@ -13,7 +13,7 @@ from holdfast.core.outcomes import Abort, WaitFor
 from holdfast.core.retry import exponential
 from holdfast.core.run import Run
 from holdfast.core.states import UNFINISHED_STATES, JobState
-from holdfast.errors import DefinitionError
+from holdfast.errors import DefinitionError, JobPrunedError
 
 Req = TypeVar("Req")
 
@@ -82,11 +82,16 @@ class Pipeline(Flow[Req, PipelineResponse]):
         def run_stage(run: Run[Req, PipelineResponse]) -> PipelineResponse:
             view = PipelineView(run.request, self._responses(run.response))
             child = run.submit_child(stage, flow, request(view), key=key(view) if key else None)
-            result = run.child_result(child)
+            try:
+                result = run.child_result(child)
+            except JobPrunedError as error:
+                # Its key lasts longer than it was kept: it will not be done again, and its answer is gone.
+                raise Abort(f"stage {stage}: {error}") from None
             if result.state in UNFINISHED_STATES:
                 raise WaitFor(child)
             if result.state is not JobState.SUCCEEDED:
-                raise Abort(f"stage {stage} (job {child}) is {result.state}: {result.reason or 'no reason recorded'}")
+                reason = result.reason or "no reason recorded"
+                raise Abort(f"stage {stage} (job {child}) is {result.state}: {reason}", error=result.error)
             stages = dict(run.response.stages)
             stages[stage] = StageResult(
                 job_id=child,
@@ -102,7 +107,5 @@ class Pipeline(Flow[Req, PipelineResponse]):
         return self
 
     def _responses(self, response: PipelineResponse) -> dict[str, Any]:
-        return {
-            stage: msgspec.convert(result.response, self.stages[stage].response_type)
-            for stage, result in response.stages.items()
-        }
+        codecs = {stage: flow.response_codec for stage, flow in self.stages.items()}
+        return {stage: codecs[stage].convert(result.response) for stage, result in response.stages.items()}

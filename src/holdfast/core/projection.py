@@ -1,4 +1,4 @@
-"""Executions in, job state out: the only definition of a job's state (the SQL one is tested to be equal)."""
+"""Executions in, job state and attempts out: the only definition of both (SQL's of the state is tested to be equal)."""
 
 from __future__ import annotations
 
@@ -32,3 +32,15 @@ def project(executions: Iterable[ExecutionView]) -> JobState:
     if latest.disposition is None:
         raise ValueError(f"aborted execution (attempt {latest.attempt}) has no disposition")
     return STATE_OF_DISPOSITION[latest.disposition]
+
+
+def attempts(state: JobState, *, executions: int, failures: int, crashes: int) -> int:
+    """Which try of the job it is in, or goes on with: the first, and one more after each failure and each crash.
+
+    An execution that follows a wait, a back-off or a graceful stop goes on with the try of the one before. 0 if none
+    has begun; of a job that has failed, the last one.
+    """
+    if executions <= 0:
+        return 0
+    ended = max(failures, 0) + max(crashes, 0)
+    return ended if ended and state in (JobState.FAILED, JobState.QUARANTINED) else ended + 1

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol, TypeVar
+
 import msgspec
 
+from holdfast.core.codec import Codec
+from holdfast.core.error_record import ErrorRecord, decoded_record
+from holdfast.core.projection import attempts
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
+from holdfast.core.text import error_text
+
+Resp = TypeVar("Resp")
+
+
+class _Answers(Protocol[Resp]):
+    """As much of a flow as its answers need."""
+
+    @property
+    def response_codec(self) -> Codec[Resp]: ...
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +38,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str | None = None
     parent: str | None = None
     attempt: int = 0
+    """How many executions it has had: it grows with each, also after a wait or a graceful stop."""
     failures: int = 0
     failures_forgiven: int = 0
     failure_limit: int = 1
@@ -34,6 +50,12 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     ending: str | None = None
     created_at: int = 0
     updated_at: int = 0
+    stall_limits: str | None = None
+
+    @property
+    def attempts(self) -> int:
+        """Which try of the job it is in, or goes on with; waits and graceful stops cost none."""
+        return attempts(self.state, executions=self.attempt, failures=self.failures, crashes=self.crashes)
 
 
 class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +64,13 @@ class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):
     exec_id: str
     job_id: str
     attempt: int
+    """1, 2, 3 … per job: the number of the execution."""
     queue: str
     status: ExecutionStatus
     lease_owner: str
     lease_expires_at: int
     started_at: int
+    """When it was leased: a claim leases and starts in one transaction, unless the definitions have to be compared."""
     disposition: Disposition | None = None
     code: str | None = None
     error: str | None = None
@@ -57,6 +81,9 @@ class ExecutionRecord(msgspec.Struct, frozen=True, kw_only=True):
     progressed_at: int = 0
     progress: str | None = None
     finished_at: int | None = None
+    traceback: str | None = None
+    failure: str | None = None
+    """The error as data (JSON of an ErrorRecord); `error` says it in words."""
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +131,34 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
 
 
+class QueueEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of a queue: who, when, what (pause, resume, limit), from, to, why."""
+
+    queue: str
+    seq: int
+    at: int
+    actor: str
+    action: str
+    before: str | None
+    after: str | None
+    reason: str
+    metadata: str
+
+
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """The pending jobs of one queue."""
+
+    queue: str
+    ready: int = 0
+    """They could start now, if there is room for them and the queue is not paused."""
+    scheduled: int = 0
+    """Their time has not come: scheduled for later, or waiting for the next try."""
+    waiting: int = 0
+    """They wait for another job."""
+    oldest_at: int | None = None
+    """Since when the first of those that could start could: submitted, due, or given back."""
+
+
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process that has announced itself."""
 
@@ -122,12 +177,23 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     state: JobState
 
 
-class Ending(msgspec.Struct, frozen=True):
+def error_of(execution: ExecutionRecord) -> ErrorRecord | None:
+    """The error that an execution ended with, as data; the end code is the type of one that no step has raised."""
+    if execution.error is None:
+        return None
+    return decoded_record(execution.failure) or ErrorRecord(type=execution.code or "error", message=execution.error)
+
+
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a job is going to end once its cleanup has run."""
 
     disposition: Disposition
     code: str
     error: str
+    failure: ErrorRecord | None = None
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "error", error_text(self.error))
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,5 +203,17 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     state: JobState
     outcome: str | None = None
     reason: str | None = None
+    error: ErrorRecord | None = None
+    """The error it ended with, as data; `reason` says it in words."""
     response: str | None = None
     seconds: float = 0.0
+
+    def decode(self, flow: _Answers[Resp]) -> Resp | None:
+        """The response of a job of this flow that has succeeded, as the flow's own type; None of any other."""
+        return None if self.response is None else flow.response_codec.decode(self.response)
+
+
+def unreadable_of(record: msgspec.Struct) -> str | None:
+    """What of a row could not be read; None for a record that is whole."""
+    unreadable: str | None = getattr(record, "unreadable", None)
+    return unreadable

@@ -1,4 +1,4 @@
-"""Findings in, repairs out: legal transitions only, and what they cannot mend is said to an operator."""
+"""Findings in, repairs out: legal transitions, rows set to what is true, and a word to an operator about the rest."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from itertools import pairwise
 
 import msgspec
 
+from holdfast.core.chain import hash_of
+from holdfast.core.derivation import wrong_columns
 from holdfast.core.ending import path_after_crash
-from holdfast.core.invariants import Finding, JobFacts, check_job
-from holdfast.core.projection import ExecutionView, project
+from holdfast.core.facts import Finding, JobFacts
+from holdfast.core.invariants import check_job
+from holdfast.core.records import JobRecord, JournalEntry
 from holdfast.core.states import (
     LIVE_STATUSES,
     STATE_OF_DISPOSITION,
@@ -68,7 +71,7 @@ _ADVICE: Mapping[str, str] = {
     "sqlite-damaged": "stop all workers, look for what damaged the disk or the file, and restore a backup",
     "changed-after-success": f"the result may not be what was committed: compare with a backup, then {_RESTORE}",
 }
-_GENERAL_ADVICE = f"no legal transition mends this: {_RESTORE}"
+_GENERAL_ADVICE = f"nothing that is known of the job mends this: {_RESTORE}"
 
 
 def plan_repairs(findings: Sequence[Finding], facts: Iterable[JobFacts], now: int) -> list[RepairAction]:
@@ -77,45 +80,101 @@ def plan_repairs(findings: Sequence[Finding], facts: Iterable[JobFacts], now: in
     by_subject: dict[str, list[Finding]] = {}
     for finding in findings:
         by_subject.setdefault(finding.subject, []).append(finding)
-    return [
+    actions = [
         action
         for subject, about in by_subject.items()
-        for action in (_plan_job(about, known[subject], now) if subject in known else map(_unrepairable, about))
+        for action in (_plan_job(about, known[subject], now) if subject in known else _plan_unread(subject, about))
     ]
+    return list(_with_tables(actions))
+
+
+def _with_tables(actions: Sequence[RepairAction]) -> Iterator[RepairAction]:
+    """A CHECK of jobs that does not hold is about a row that another finding names: one repair answers both."""
+    answered = tuple(f for action in actions for f in action.findings if _is_of_jobs(f))
+    is_repaired = any(action.kind is RepairKind.REPROJECT for action in actions)
+    for action in actions:
+        if answered and is_repaired and action.kind is RepairKind.REPROJECT:
+            yield msgspec.structs.replace(action, findings=(*action.findings, *answered))
+            answered = ()
+        elif not (is_repaired and _is_of_jobs(action.findings[0])):
+            yield action
+
+
+def _is_of_jobs(finding: Finding) -> bool:
+    return (finding.code, finding.subject) == ("check-failed", "table jobs")
+
+
+def _plan_unread(subject: str, findings: Sequence[Finding]) -> Iterator[RepairAction]:
+    """Of a job whose row cannot be read; if only for a state that does not exist, the executions know the right one."""
+    invalid = tuple(finding for finding in findings if finding.code == "invalid-state")
+    if invalid and not any(finding.code in AMBIGUOUS_CODES for finding in findings):
+        why = "its executions say in which state it is"
+        job_id = subject.removeprefix("job ")
+        yield RepairAction(kind=RepairKind.REPROJECT, job_id=job_id, why=why, findings=invalid)
+        findings = [finding for finding in findings if finding not in invalid]
+    yield from map(_unrepairable, findings)
 
 
 def _plan_job(findings: Sequence[Finding], facts: JobFacts, now: int) -> Iterator[RepairAction]:
-    job_id = facts.job.job_id
-    repair = None
+    left = list(findings)
     if not any(finding.code in AMBIGUOUS_CODES for finding in (*findings, *check_job(facts, now))):
-        repair = _reproject(findings, facts, now) or _take_over(findings, facts)
-    if repair is not None:
-        yield repair
-    for finding in findings:
-        if repair is None or finding not in repair.findings:
-            yield _unrepairable(finding, job_id)
+        for repair in (_reproject(left, facts, now), _take_over(left, facts)):
+            if repair is not None and any(finding in left for finding in repair.findings):
+                yield repair
+                left = [finding for finding in left if finding not in repair.findings]
+    for finding in left:
+        yield _unrepairable(finding, facts.job.job_id)
 
 
 def _reproject(findings: Sequence[Finding], facts: JobFacts, now: int) -> RepairAction | None:
-    """The stored state is wrong, and the projection can be reached from it by a legal transition."""
-    if all(finding.code != "projection-mismatch" for finding in findings):
+    """The job's row is not what its executions and its journal say: it is set to that, whatever it is now."""
+    wrong = wrong_columns(facts, now)
+    if not wrong:
         return None
-    stored = facts.job.state
-    projected = project(ExecutionView(e.attempt, e.status, e.disposition) for e in facts.executions)
-    if projected is stored or not is_legal_job_transition(stored, projected):
+    job = msgspec.structs.replace(facts.job, **wrong)
+    journal = (*facts.journal, _entry_of_repair(facts.journal, job, now)) if facts.journal else facts.journal
+    after = check_job(msgspec.structs.replace(facts, job=job, journal=journal), now)
+    mended = tuple(finding for finding in findings if finding not in after)
+    if not mended:
         return None
-    repaired = msgspec.structs.replace(facts, job=msgspec.structs.replace(facts.job, state=projected))
-    before, after = check_job(facts, now), check_job(repaired, now)
-    still_wrong = {finding.code for finding in after if finding not in before}
-    mended = {finding for finding in before if finding not in after and finding.code not in still_wrong}
     return RepairAction(
         kind=RepairKind.REPROJECT,
-        job_id=facts.job.job_id,
-        from_state=stored,
-        to_state=projected,
-        why=f"its executions are the truth, and they say {projected}",
-        findings=tuple(f for f in findings if f in mended or f.code == "projection-mismatch"),
+        job_id=job.job_id,
+        from_state=facts.job.state,
+        to_state=job.state,
+        why=f"its executions and its journal say so: {told(facts.job, wrong)}",
+        findings=mended,
     )
+
+
+def told(job: JobRecord, wrong: Mapping[str, object]) -> str:
+    """What a repair changes, from what to what."""
+    return ", ".join(f"{name} {_plain(getattr(job, name))} → {_plain(value)}" for name, value in wrong.items())
+
+
+def _plain(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _entry_of_repair(journal: Sequence[JournalEntry], job: JobRecord, now: int) -> JournalEntry:
+    last = journal[-1]
+    entry = JournalEntry(
+        job_id=job.job_id,
+        seq=last.seq + 1,
+        at=now,
+        actor="",
+        exec_id=None,
+        job_from=last.job_to,
+        job_to=job.state,
+        exec_from=None,
+        exec_to=None,
+        step=None,
+        reason="",
+        metadata="{}",
+        prev_hash=last.hash,
+        hash="",
+    )
+    return msgspec.structs.replace(entry, hash=hash_of(entry))
 
 
 def _take_over(findings: Sequence[Finding], facts: JobFacts) -> RepairAction | None:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, TypeAlias
+
 import msgspec
 
+from holdfast.core.duration import LONGEST, seconds_of
 from holdfast.errors import DefinitionError
 
 MAXIMUM_FACTOR = 1000.0
 """Its 64th power is still a number."""
+MOST_RETRIES = 1_000_000_000
+
+Duration: TypeAlias = float | timedelta
+ErrorLimits: TypeAlias = Mapping[type[Any], int]
+"""By class of errors. Any, because a mapping of a narrower class would else be none."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
     """How often, and after how long, a failed step is tried again within one execution.
 
-    `retries` counts the tries after the first; `delay` and `cap` are seconds; `factor` 1 means a fixed delay.
+    `retries` counts the tries after the first; `delay` and `cap` are seconds; `factor` 1 means a fixed delay. `waits`,
+    if there are any, are the delays one by one, and the last of them repeats. An error of a class in `limits` counts
+    only with its like, and against that limit in the place of `retries`; of several classes the most specific one
+    decides. A subclass may override `delay_before`.
     """
 
     retries: int
@@ -21,43 +34,122 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     factor: float = 1.0
     cap: float = 60.0
     jitter: bool = False
+    waits: tuple[float, ...] = ()
+    limits: tuple[tuple[type[BaseException], int], ...] = ()
 
     def __post_init__(self) -> None:
+        _set = msgspec.structs.force_setattr
+        checked_count(self.retries, "retries")
+        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float):
+            raise DefinitionError(f"factor {self.factor!r} is not a number")
         # Written so that "not a number", which compares false with everything, is refused too.
-        if not (self.retries >= 0 and self.delay >= 0 and 1 <= self.factor <= MAXIMUM_FACTOR and self.cap >= 0):
-            raise DefinitionError(
-                f"retry policy out of range: {self}", hint=f"retries, delay, cap >= 0, factor 1 to {MAXIMUM_FACTOR:g}"
-            )
+        if not 1 <= self.factor <= MAXIMUM_FACTOR:
+            raise DefinitionError(f"factor {self.factor!r} is out of range", hint=f"1 to {MAXIMUM_FACTOR:g}")
+        if not isinstance(self.jitter, bool):
+            raise DefinitionError(f"jitter {self.jitter!r} is not a bool", hint="True draws from the upper half")
+        for name in ("delay", "cap"):
+            _set(self, name, seconds_of(getattr(self, name), name, error=DefinitionError))
+        _set(self, "waits", tuple(seconds_of(wait, "delay", error=DefinitionError) for wait in self.waits))
+        _set(self, "limits", _checked_limits(self.limits))
 
-    def is_used_up(self, tries: int) -> bool:
-        """Have all tries been made, `tries` of them so far?"""
-        return tries > self.retries
+    @property
+    def most_tries(self) -> int:
+        """How many tries there can be, whatever they fail with."""
+        return 1 + self.retries + sum(limit for _, limit in self.limits)
+
+    def kind_of(self, error: BaseException | None) -> type[BaseException] | None:
+        """The class in `limits` that an error counts as, None if it is none of them."""
+        named = {kind for kind, _ in self.limits}
+        return next((kind for kind in type(error).__mro__ if kind in named), None) if named else None
+
+    def is_used_up(self, tries: int, error: BaseException | None = None) -> bool:
+        """Have all tries been made, `tries` of them so far, counted with its like for an error with a limit?"""
+        kind = self.kind_of(error)
+        return tries > (self.retries if kind is None else dict(self.limits)[kind])
 
     def delay_before(self, next_try: int, *, chance: float) -> float:
         """Seconds to wait before try number `next_try` (the first retry is 2); `chance` is in [0, 1).
 
         With jitter the wait is drawn from the upper half of the interval, so it never collapses to nothing.
         """
-        # The exponent is bounded because a float overflows long before a patient operator runs out of retries.
-        wait = min(self.cap, self.delay * self.factor ** min(next_try - 2, 64))
+        if self.waits:
+            wait = self.waits[min(next_try - 2, len(self.waits) - 1)]
+        else:
+            # The exponent is bounded because a float overflows long before a patient operator runs out of retries.
+            wait = min(self.cap, self.delay * self.factor ** min(next_try - 2, 64))
         return wait * (0.5 + chance / 2) if self.jitter else wait
 
 
 def exponential(
-    retries: int, *, delay: float = 1.0, factor: float = 2.0, cap: float = 60.0, jitter: bool = False
+    retries: int,
+    *,
+    delay: Duration = 1.0,
+    factor: float = 2.0,
+    cap: Duration = 60.0,
+    jitter: bool = False,
+    limits: ErrorLimits | None = None,
 ) -> RetryPolicy:
     """Try again up to `retries` times, waiting `delay`, `delay * factor`, … up to `cap` seconds."""
-    return RetryPolicy(retries=retries, delay=delay, factor=factor, cap=cap, jitter=jitter)
+    return _policy(retries=retries, delay=delay, factor=factor, cap=cap, jitter=jitter, limits=limits)
 
 
-def fixed(retries: int, *, delay: float = 1.0, jitter: bool = False) -> RetryPolicy:
+def fixed(
+    retries: int, *, delay: Duration = 1.0, jitter: bool = False, limits: ErrorLimits | None = None
+) -> RetryPolicy:
     """Try again up to `retries` times, `delay` seconds apart."""
-    return RetryPolicy(retries=retries, delay=delay, cap=max(delay, 60.0), jitter=jitter)
+    return _policy(retries=retries, delay=delay, cap=LONGEST, jitter=jitter, limits=limits)
+
+
+def delays(*waits: Duration, jitter: bool = False, limits: ErrorLimits | None = None) -> RetryPolicy:
+    """Try again once after each of these: `delays(1, 10, minutes(5))` is three more tries."""
+    if not waits:
+        raise DefinitionError("delays() has no delay", hint="say how long to wait before each further try, or never()")
+    return _policy(retries=len(waits), delay=0.0, waits=waits, cap=LONGEST, jitter=jitter, limits=limits)
 
 
 def never() -> RetryPolicy:
     """Do not try again."""
     return RetryPolicy(retries=0, delay=0.0)
+
+
+def policy_of(retry: RetryPolicy | int, what: str) -> RetryPolicy:
+    """The policy that a definition gives; a whole number n stands for exponential(n)."""
+    if isinstance(retry, RetryPolicy):
+        return retry
+    if isinstance(retry, int) and not isinstance(retry, bool):
+        return exponential(retry)
+    raise DefinitionError(
+        f"{what} {retry!r} is not a retry policy",
+        hint=f"{what}=exponential(3), fixed(3, delay=10), delays(1, 10, 300), never(), or 3 for exponential(3)",
+    )
+
+
+def wait_before(policy: RetryPolicy, next_try: int, *, chance: float) -> float:
+    """What delay_before says; the cap if it is a subclass's and says nothing that can be waited for."""
+    try:
+        return seconds_of(policy.delay_before(next_try, chance=chance))
+    except Exception:
+        return min(policy.cap, 60.0)
+
+
+def checked_count(count: Any, what: str, *, least: int = 0) -> int:
+    """A whole number from `least` on; DefinitionError if it is not one."""
+    if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= MOST_RETRIES:
+        raise DefinitionError(f"{what} {count!r} is not a whole number from {least} to {MOST_RETRIES:,}")
+    return count
+
+
+def _policy(*, limits: ErrorLimits | None, **fields: Any) -> RetryPolicy:
+    return RetryPolicy(limits=limits or (), **fields)  # type: ignore[arg-type] # made into pairs there
+
+
+def _checked_limits(limits: Any) -> tuple[tuple[type[BaseException], int], ...]:
+    pairs = tuple(limits.items() if isinstance(limits, Mapping) else limits)
+    for kind, limit in pairs:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise DefinitionError(f"limits: {kind!r} is not a class of errors", hint="limits={OSError: 2}")
+        checked_count(limit, f"limits: the one of {kind.__name__},")
+    return pairs
 
 
 def seconds(n: float) -> float:

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
+from holdfast.core.current_step import CurrentStep
+from holdfast.core.ending import CLEANUP_POSITION
+from holdfast.core.records import JobRecord
+
+_limits = msgspec.json.Decoder(dict[int, int])
+
 
 class StallVerdict(StrEnum):
     """How a running execution is doing."""
@@ -25,3 +33,14 @@ def stall_verdict(*, progressed_at: int, now: int, stall_ms: int, retry_at: int 
     if idle_ms * 2 > stall_ms:
         return StallVerdict.SLOW
     return StallVerdict.MOVING
+
+
+def stall_limit(job: JobRecord, current: CurrentStep | None) -> int:
+    """How many milliseconds the step that the job is in may go without progress."""
+    if current is None or job.stall_limits is None:
+        return job.stall_ms
+    position = CLEANUP_POSITION if current.number is None else current.number - 1
+    try:
+        return max(job.stall_ms, _limits.decode(job.stall_limits).get(position, 0))
+    except msgspec.MsgspecError:
+        return job.stall_ms

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.core.ending import CLEANUP_POSITION, PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
+from holdfast.core.error_record import ErrorRecord
 from holdfast.core.records import Ending
 from holdfast.core.states import Disposition
-from holdfast.engine.run import LiveRun, writable
+from holdfast.engine.run import LiveRun
 from holdfast.store.messages import Claim, Commit, End, StoreTransaction
-
-ERROR_LIMIT = 4000
 
 
 def committed(
@@ -50,7 +49,19 @@ def given_back(run: LiveRun, code: EndCode) -> End:
     )
 
 
-def failed_for_now(run: LiveRun, code: EndCode, problem: str, *, not_before: int) -> End:
+def given_back_unbegun(claim: Claim) -> End:
+    """The job was claimed and nothing was done with it: it goes back as it came."""
+    return End(
+        job_id=claim.job.job_id,
+        exec_id=claim.exec_id,
+        path=PATH_GIVEN_BACK,
+        code=EndCode.RELEASED,
+        position=CLEANUP_POSITION if claim.job.ending is not None else claim.position,
+        tries=claim.tries,
+    )
+
+
+def failed_for_now(run: LiveRun, code: EndCode, problem: str, *, failure: ErrorRecord | None, not_before: int) -> End:
     """The execution has failed, and the job will have another one."""
     return End(
         job_id=run.job.job_id,
@@ -61,6 +72,8 @@ def failed_for_now(run: LiveRun, code: EndCode, problem: str, *, not_before: int
         step=run.step,
         position=run.position,
         not_before=not_before,
+        traceback=run.traceback,
+        failure=failure,
     )
 
 
@@ -76,25 +89,19 @@ def ended(run: LiveRun, ending: Ending, *, cleaned: bool) -> End:
         position=run.position,
         # After a cleanup nothing of the finished steps is left, so a retry has to begin at the first one.
         forget_steps=cleaned,
+        traceback=run.traceback,
+        failure=ending.failure,
     )
 
 
-def refused(claim: Claim, code: EndCode, problem: str) -> End:
+def refused(claim: Claim, code: EndCode, problem: str, traceback: str | None = None) -> End:
     """The job cannot run here."""
     return End(
         job_id=claim.job.job_id,
         exec_id=claim.exec_id,
         path=PATH_AFTER_FAILURE[Disposition.QUARANTINED],
         code=code,
-        error=problem[:ERROR_LIMIT],
+        error=problem,
         position=claim.position,
+        traceback=traceback,
     )
-
-
-def describe(error: BaseException) -> str:
-    """An error for people and for the journal."""
-    try:
-        text = str(error)
-    except Exception:  # an error that cannot even be printed is no reason to fall over
-        text = ""
-    return writable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:ERROR_LIMIT]

@@ -6,14 +6,15 @@ No threads and no waiting here: the worker and the test driver both drive runs w
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any, assert_never
 
 import msgspec
 
 from holdfast.core.ending import CLEANUP_POSITION, EndCode, disposition_after_error
+from holdfast.core.error_record import ErrorRecord, record_of
 from holdfast.core.flow import Definition, Flow, incompatibility
 from holdfast.core.outcomes import (
     Abort,
@@ -24,25 +25,34 @@ from holdfast.core.outcomes import (
     TryFailed,
     Unrecoverable,
     WaitFor,
+    outcome_of_cleanup,
     outcome_of_error,
-    outcome_of_return,
 )
 from holdfast.core.records import Ending
-from holdfast.core.retry import RetryPolicy
-from holdfast.core.states import Disposition, ExecutionStatus
+from holdfast.core.retry import RetryPolicy, wait_before
+from holdfast.core.states import UNFINISHED_STATES, Disposition, ExecutionStatus
+from holdfast.core.text import describe
 from holdfast.crash_points import SimulatedCrash, crash_point
 from holdfast.engine.endings import (
-    ERROR_LIMIT,
     committed,
-    describe,
     ended,
     failed_for_now,
     given_back,
     refused,
 )
 from holdfast.engine.following import Gone, Next, Perform, Send, Sleep
-from holdfast.engine.run import CommitTransaction, LiveRun, writable
+from holdfast.engine.job_log import JobLog
+from holdfast.engine.run import CommitTransaction, LiveRun
 from holdfast.engine.telemetry import Telemetry
+from holdfast.engine.tracebacks import place_of, traceback_of
+from holdfast.engine.tries import (
+    checked_response,
+    failure_in,
+    failure_of,
+    load_problem,
+    outcome_of,
+    outcome_of_async,
+)
 from holdfast.errors import (
     CycleError,
     JobNotFoundError,
@@ -50,6 +60,7 @@ from holdfast.errors import (
     StepCancelled,
     StepTimeout,
     WorkerStopping,
+    may_pass,
 )
 from holdfast.store.messages import (
     Begin,
@@ -69,8 +80,8 @@ from holdfast.store.protocol import Store
 
 PARK_AFTER = 60.0
 """A wait longer than this gives the lease and the queue slot back."""
-
-RESPONSE_LIMIT = 4 << 20
+POINTLESS_PAUSE = 1.0
+"""Before a step is entered again that has asked to wait for a job which had ended already when it began."""
 
 
 _LAST_WORDS = (End, PlanEnding, RecordTry)
@@ -84,24 +95,32 @@ _encode = msgspec.json.Encoder().encode
 class Executor:
     """Decides; holds nothing but the flows it knows."""
 
-    def __init__(self, store: Store, flows: Mapping[str, Flow[Any, Any]], telemetry: Telemetry) -> None:
+    def __init__(
+        self, store: Store, flows: Mapping[str, Flow[Any, Any]], telemetry: Telemetry, worker_id: str = ""
+    ) -> None:
         self._store = store
         self._flows = flows
         self._telemetry = telemetry
+        self._log = JobLog(worker_id)
 
     def admit(self, claim: Claim, report: Any) -> tuple[LiveRun | None, Next]:
-        """A new lease: the run it starts, and what to do first. A job that cannot run here is quarantined."""
-        flow = self._flows[claim.job.flow]
-        self._telemetry.transition(flow.name, "pending", "running")
+        """A new lease: the run it starts, and what to do first. A job that cannot run here is quarantined.
+
+        None of the user's code runs here. Raises what may pass if the database is away: then it can be tried again.
+        """
         try:
+            flow = self._flows[claim.job.flow]
             run = LiveRun(claim, flow, self._store, report)
+            following = self._begin(run) if claim.status is ExecutionStatus.LEASED else self._first(run)
         except Exception as error:
-            return None, Send(
-                refused(claim, EndCode.DEFINITION_CHANGED, f"its request or response does not decode: {error}")
-            )
-        if claim.status is ExecutionStatus.LEASED:
-            return run, self._begin(run)
-        return run, self._first(run)
+            if may_pass(error):
+                raise
+            problem = f"it cannot be started: {describe(error)}"
+            self._log.cannot_run(claim, error, problem)
+            return None, Send(refused(claim, EndCode.DEFINITION_CHANGED, problem, traceback_of(error)))
+        self._telemetry.claimed(claim, self._store.now())
+        self._log.claimed(run)
+        return run, following
 
     def perform(self, run: LiveRun) -> Next:
         """Run the current step of a run here and now."""
@@ -112,18 +131,20 @@ class Executor:
         assert function is not None
         if not self.enter(run):
             return self.conclude(run, self.stopped(run))
-        return self.conclude(run, _outcome_of(lambda: function(run.as_saved()), run))
+        unreadable = load_problem(run)
+        if unreadable is not None:
+            return self._refuse(run, unreadable)
+        return self.conclude(run, outcome_of(lambda: function(run.as_saved()), run))
 
     async def perform_async(self, run: LiveRun) -> Next:
-        """The same for an `async def` step."""
+        """The same for an `async def` step. GeneratorExit comes out of it, and has to be concluded by the caller."""
         function: Any = run.flow.cleanup if run.ending else run.current.function
         if not self.enter(run):
             return self.conclude(run, self.stopped(run))
-        try:
-            outcome = outcome_of_return(await function(run.as_saved()), run.response)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            outcome = outcome_of_error(error)
-        return self.conclude(run, outcome)
+        unreadable = load_problem(run)
+        if unreadable is not None:
+            return self._refuse(run, unreadable)
+        return self.conclude(run, await outcome_of_async(function, run))
 
     def enter(self, run: LiveRun) -> bool:
         """Begin a try, unless the run has been asked to stop; a cleanup stops only with its worker."""
@@ -145,8 +166,14 @@ class Executor:
             crash_point(f"step.{run.step}", "after")
             seconds = time.monotonic() - run.step_began
             self._telemetry.step(run.flow.name, run.step, type(outcome).__name__.lower(), seconds)
-        following = self._after_step(run, outcome) if run.ending is None else self._after_cleanup(run, outcome)
+        traceback = failure_of(run, outcome)
+        if run.ending is None:
+            run.traceback = traceback
+            following = self._after_step(run, outcome)
+        else:
+            following = self._after_cleanup(run, outcome, traceback)
         run.inside = False
+        run.let_go_of_frames(outcome)
         return following
 
     def enter_commit(self, run: LiveRun) -> Next:
@@ -156,19 +183,35 @@ class Executor:
         step = run.current
 
         def effect(transaction: StoreTransaction) -> str:
-            run.load_response()
+            run.thread, run.step_began = threading.get_ident(), time.monotonic()
+            unreadable = load_problem(run)
+            if unreadable is not None:
+                raise Unrecoverable(unreadable)
             tx = CommitTransaction(transaction, self._store.now())
-            outcome = _outcome_of(lambda: step.function(run, tx), run)
+
+            def commit() -> Any:
+                run.load_response()  # an effect that was taken back with its batch may have changed it in place
+                return step.function(run, tx)
+
+            outcome = outcome_of(commit, run)
             if isinstance(outcome, (Done, Handoff)):
                 response = run.response if outcome.response is None else outcome.response
-                return _checked(run, response)
-            raise outcome
+                ended_as = type(outcome).__name__.lower()
+                outcome = outcome_of(lambda: checked_response(run, response), run)
+                run.committed_as = ended_as, time.monotonic() - run.step_began
+            if isinstance(outcome, Done):
+                return str(outcome.response)
+            try:
+                raise outcome
+            finally:
+                del outcome  # it holds this frame, which holds the transaction
 
         return Send(committed(run, EndCode.COMPLETED, effect=effect))
 
     def after_write(self, run: LiveRun, write: Write, answer: Exception | None) -> Next:
         """The write was applied (None), refused by the fence, or its effect raised: what comes next."""
         if isinstance(answer, LeaseLost):
+            self._log.refused(run)
             return Gone(lost=True)
         if answer is not None and isinstance(write, _LAST_WORDS) and not isinstance(answer, _STEPS_FAULT):
             return Gone(lost=True)  # the database takes nothing about this run: let the lease run out
@@ -190,15 +233,20 @@ class Executor:
             case PlanEnding():
                 run.ending = write.ending
                 run.tries = 0
+                run.failures_by_kind.clear()
                 # What the step was stopped for is no reason to stop the cleanup.
                 if isinstance(run.stop_error, (StepCancelled, StepTimeout)):
                     run.stop_error = None
                 return Perform()
             case Commit():
-                self._telemetry.transition(run.flow.name, "running", "committed")
+                if write.effect is not None:
+                    self._telemetry.step(run.flow.name, write.step, *run.committed_as)
+                run.inside = False
+                run.end_code = write.code
                 return Send(Finish(write.job_id, write.exec_id))
             case End() | Finish():
-                self._count_end(run, write)
+                self._telemetry.execution(run.flow.name, time.monotonic() - run.began)
+                self._log.ended(run, write)
                 return Gone()
             case ReportProgress():
                 return Perform()
@@ -206,22 +254,44 @@ class Executor:
 
     def abandon(self, run: LiveRun, error: Exception) -> list[Write]:
         """The step did not stop when asked: fence it off, so that nothing it still does can be recorded."""
+        run.place = place_of(run)
+        error.__traceback__ = None  # the step may have caught it once: that is not where it is now
         if isinstance(error, WorkerStopping):
-            return [given_back(run, EndCode.ABANDONED)]
+            return [msgspec.structs.replace(given_back(run, EndCode.ABANDONED), traceback=run.place)]
         step = self.conclude(run, TryFailed(error))
         assert isinstance(step, Send)
         write = step.write
         back = given_back(run, EndCode.TIMEOUT)
         match write:
             case RecordTry():
-                return [msgspec.structs.replace(back, error=write.error, not_before=write.retry_at)]
+                return [
+                    msgspec.structs.replace(
+                        back,
+                        error=write.error,
+                        not_before=write.retry_at,
+                        traceback=write.traceback,
+                        failure=write.failure,
+                    )
+                ]
             case PlanEnding():
                 # The cleanup is left to the next execution, which the abandoned step cannot reach.
                 return [write, msgspec.structs.replace(back, position=CLEANUP_POSITION, tries=0)]
+            case End():
+                self._log.ended(run, write)  # nobody waits for the answer to the write of an abandoned step
+                return [write]
             case _:
                 return [write]
 
+    def give_up(self, claim: Claim, error: BaseException) -> End:
+        """The engine itself failed on this job. It is set apart, or the next worker would be given the same."""
+        problem = f"the engine could not deal with it: {describe(error)}"
+        return refused(claim, EndCode.UNRECOVERABLE, problem, traceback_of(error))
+
     # --- inside ---
+
+    def _refuse(self, run: LiveRun, problem: str) -> Next:
+        run.inside = False
+        return Send(refused(run.claim, EndCode.DEFINITION_CHANGED, problem, run.traceback))
 
     def _first(self, run: LiveRun) -> Next:
         if run.job.ending is not None:
@@ -250,11 +320,16 @@ class Executor:
     def _after_step(self, run: LiveRun, outcome: Outcome) -> Next:
         try:
             return self._decide(run, outcome)
-        except Exception as error:
+        except SimulatedCrash:
+            raise
+        except BaseException as error:
             # What the step gave cannot be dealt with. That must end its job: were it to end the worker, the next one
             # would be given the same.
             problem = f"step {run.step} ended in a way that cannot be recorded: {describe(error)}"
-            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
+            run.traceback = traceback_of(error)
+            self._log.try_failed(run, error, problem)
+            failure = record_of(error, step=run.step)
+            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem, failure)
 
     def _decide(self, run: LiveRun, outcome: Outcome) -> Next:
         match outcome:
@@ -264,17 +339,34 @@ class Executor:
                 response = run.response if response is None else response
                 return self._encoded(run, lambda text: committed(run, EndCode.HANDOFF, response=text), response)
             case Abort(reason=reason):
-                return self._end(run, Disposition.FAILED, EndCode.ABORT, reason)
+                self._log.gave_up(run, outcome)
+                return self._end(run, Disposition.FAILED, EndCode.ABORT, reason, failure_in(run, outcome))
             case Unrecoverable(reason=reason):
-                return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, reason)
+                self._log.gave_up(run, outcome)
+                return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, reason, failure_in(run, outcome))
             case Rewind():
                 return self._rewind(run, outcome)
             case WaitFor(job_id=job_id):
                 waiting = given_back(run, EndCode.WAITING)
-                return Send(msgspec.structs.replace(waiting, wait_for=job_id, tries=0, error=None))
+                not_before = self._after_pointless_wait(run, job_id)
+                return Send(
+                    msgspec.structs.replace(waiting, wait_for=job_id, tries=0, error=None, not_before=not_before)
+                )
             case TryFailed(error=error):
                 return self._failed(run, error)
         assert_never(outcome)
+
+    def _after_pointless_wait(self, run: LiveRun, awaited: str) -> int:
+        """Of a job that had ended before the step began nothing new comes: the step would be entered at once, and ask
+        for the same, without end. 0 if it can have seen something else.
+        """
+        try:
+            job = self._store.job(awaited)
+        except Exception:
+            return 0  # who is not there is found out by the write
+        if job.state in UNFINISHED_STATES or job.updated_at >= run.step_started_at:
+            return 0
+        return self._store.now() + round(POINTLESS_PAUSE * 1000)
 
     def _done(self, run: LiveRun, response: Any) -> Next:
         if run.position == len(run.flow.steps) - 1:
@@ -288,15 +380,17 @@ class Executor:
 
     def _encoded(self, run: LiveRun, write: Any, response: Any) -> Next:
         try:
-            return Send(write(_checked(run, response)))
+            return Send(write(checked_response(run, response)))
         except Unrecoverable as error:
-            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, error.reason)
+            failure = failure_in(run, error)
+            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, error.reason, failure)
 
     def _rewind(self, run: LiveRun, outcome: Rewind) -> Next:
         names = run.flow.definition.steps
         if outcome.step not in names[: run.position + 1]:
             problem = f"step {run.step} asked to rewind to {outcome.step!r}, which is not an earlier step"
-            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem)
+            failure = failure_in(run, Unrecoverable(problem))
+            return self._end(run, Disposition.QUARANTINED, EndCode.UNRECOVERABLE, problem, failure)
         position = names.index(outcome.step)
         # The response goes back with the steps: what the target step began with is what it gets again.
         earlier = [step for step in run.patiently(self._store.steps) if step.position < position]
@@ -308,83 +402,63 @@ class Executor:
         text = describe(error)
         run.last_error = text
         if isinstance(error, WorkerStopping):
-            return Send(given_back(run, EndCode.RELEASED))
+            return self._released(run)
         if isinstance(error, LeaseLost):
             return Gone(lost=True)
         if isinstance(error, StepCancelled):
             return self._end(run, Disposition.FAILED, EndCode.CANCELLED, str(error))
         policy = run.current.retry
-        if not policy.is_used_up(run.tries):
-            return self._again(run, policy, text, run.position)
+        if not policy.is_used_up(run.count_failure(policy, error), error):
+            return self._again(run, policy, error, text, run.position)
         code = EndCode.TIMEOUT if isinstance(error, StepTimeout) else EndCode.ERROR
         disposition = disposition_after_error(run.job)
         problem = f"step {run.step} failed {run.tries} time(s): {text}"
+        self._log.try_failed(run, error, text, last=disposition is not Disposition.RETRY)
+        failure = record_of(error, step=run.step, tries=run.tries)
         if disposition is not Disposition.RETRY:
-            return self._end(run, disposition, code, problem)
+            return self._end(run, disposition, code, problem, failure)
         failures = run.job.failures - run.job.failures_forgiven
-        delay = run.flow.job_retry.delay_before(failures + 2, chance=random.random())
+        delay = wait_before(run.flow.job_retry, failures + 2, chance=random.random())
         not_before = self._store.now() + round(delay * 1000)
-        return Send(failed_for_now(run, code, problem, not_before=not_before))
+        return Send(failed_for_now(run, code, problem, failure=failure, not_before=not_before))
 
-    def _again(self, run: LiveRun, policy: RetryPolicy, error: str, position: int) -> Next:
-        delay = policy.delay_before(run.tries + 1, chance=random.random())
-        retry_at = self._store.now() + round(delay * 1000)
-        run.log.warning("try %d failed, next in %.1f s: %s", run.tries, delay, error)
+    def _again(self, run: LiveRun, policy: RetryPolicy, error: BaseException, text: str, position: int) -> Next:
+        delay = wait_before(policy, run.tries + 1, chance=random.random())
+        retry_at = run.sleep(self._store.now(), delay)
+        self._log.try_failed(run, error, text, delay=delay)
+        failure = record_of(error, step=run.step, tries=run.tries)
         if delay > PARK_AFTER:
             parked = given_back(run, EndCode.BACKING_OFF)
-            return Send(msgspec.structs.replace(parked, error=error, not_before=retry_at))
-        return Send(RecordTry(run.job.job_id, run.exec_id, position, run.tries, error, retry_at))
+            parked = msgspec.structs.replace(parked, error=text, not_before=retry_at, traceback=run.traceback)
+            return Send(msgspec.structs.replace(parked, failure=failure))
+        return Send(RecordTry(run.job.job_id, run.exec_id, position, run.tries, text, retry_at, run.traceback, failure))
 
-    def _end(self, run: LiveRun, disposition: Disposition, code: EndCode, error: str) -> Next:
+    def _released(self, run: LiveRun) -> Next:
+        run.retry_at = run.due_at(self._store.now())
+        return Send(given_back(run, EndCode.RELEASED))
+
+    def _end(
+        self, run: LiveRun, disposition: Disposition, code: EndCode, error: str, failure: ErrorRecord | None = None
+    ) -> Next:
         """End the job so: at once if the flow has no cleanup, else after it."""
-        ending = Ending(disposition, code, writable(error)[:ERROR_LIMIT])
+        ending = Ending(disposition, code, error, failure)
         if run.flow.cleanup is not None:
-            return Send(PlanEnding(run.job.job_id, run.exec_id, ending, run.step))
+            return Send(PlanEnding(run.job.job_id, run.exec_id, ending, run.step, run.traceback))
         return Send(ended(run, ending, cleaned=False))
 
-    def _after_cleanup(self, run: LiveRun, outcome: Outcome) -> Next:
+    def _after_cleanup(self, run: LiveRun, outcome: Outcome, traceback: str | None) -> Next:
         assert run.ending is not None
-        if not isinstance(outcome, TryFailed):
+        cleaned = outcome_of_cleanup(outcome)
+        if isinstance(cleaned, Done):
             return Send(ended(run, run.ending, cleaned=True))
-        if isinstance(outcome.error, WorkerStopping):
-            return Send(given_back(run, EndCode.RELEASED))
-        text = describe(outcome.error)
-        if not run.flow.cleanup_retry.is_used_up(run.tries):
-            return self._again(run, run.flow.cleanup_retry, f"cleanup: {text}", CLEANUP_POSITION)
+        if isinstance(cleaned.error, WorkerStopping):
+            return self._released(run)
+        text = describe(cleaned.error)
+        run.add_traceback_of_cleanup(traceback or traceback_of(cleaned.error))
+        policy = run.flow.cleanup_retry
+        if not policy.is_used_up(run.count_failure(policy, cleaned.error), cleaned.error):
+            return self._again(run, policy, cleaned.error, f"cleanup: {text}", CLEANUP_POSITION)
+        self._log.try_failed(run, cleaned.error, f"cleanup: {text}")
         problem = f"{run.ending.error}; then cleanup failed {run.tries} time(s): {text}"
-        failed = Ending(Disposition.QUARANTINED, EndCode.CLEANUP_FAILED, problem[:ERROR_LIMIT])
+        failed = Ending(Disposition.QUARANTINED, EndCode.CLEANUP_FAILED, problem, run.ending.failure)
         return Send(ended(run, failed, cleaned=False))
-
-    def _count_end(self, run: LiveRun, write: End | Finish) -> None:
-        self._telemetry.execution(run.flow.name, time.monotonic() - run.began)
-        states = ["running"]
-        if isinstance(write, Finish):
-            states.append("succeeded")
-        else:
-            states += [{"retry": "pending"}.get(d.value, d.value) for d in write.path]
-        for before, after in pairwise(states):
-            self._telemetry.transition(run.flow.name, before, after)
-
-
-def _outcome_of(call: Callable[[], Any], run: LiveRun) -> Outcome:
-    """How a call ended, whether it returned or raised; also the wish to exit, which is not a step's to have."""
-    try:
-        return outcome_of_return(call(), run.response)
-    except SimulatedCrash:
-        raise
-    except BaseException as error:
-        return outcome_of_error(error)
-
-
-def _checked(run: LiveRun, response: Any) -> str:
-    """The response as JSON that is sure to decode again; Unrecoverable if it is not the flow's response type."""
-    try:
-        text = _encode(response).decode()
-        run.response = msgspec.json.decode(text, type=run.flow.response_type)
-    except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise Unrecoverable(f"step {run.step} returned a response that cannot be saved: {error}") from None
-    if len(text) > RESPONSE_LIMIT:
-        raise Unrecoverable(
-            f"step {run.step} returned a response of {len(text):,} bytes, the limit is {RESPONSE_LIMIT:,}"
-        )
-    return text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from holdfast.core.worker_id import label_of
@@ -15,6 +17,7 @@ from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast.recovery")
 
+CLOCK_JUMP_MS = 1000
 FORGET_AFTER_MS = 3_600_000
 """Nothing was heard for so long of a worker that nobody here can know to be dead: it is on a machine that is gone."""
 
@@ -35,6 +38,7 @@ class Recovery:
         self._telemetry = telemetry
         self._is_dead = is_dead or partial(processes.is_dead, one_machine=store.one_machine)
         self._peers: dict[str, int] = {}
+        self._looked = (store.now(), time.monotonic())
 
     @property
     def descriptors(self) -> set[int]:
@@ -43,17 +47,33 @@ class Recovery:
 
     def run_once(self) -> list[Recovered]:
         """Recover now. Crash: each batch is one transaction; what was not reached is found again."""
-        recovered = self._store.recover(is_dead=self._is_dead, actor=self._worker_id)
+        recovered = self._store.recover(is_dead=self._is_dead, actor=self._worker_id, steady_now=self._steady_now())
+        self._looked = (self._store.now(), time.monotonic())
         for one in recovered:
-            log.warning(
-                "took over from %s: %s",
-                label_of(one.owner),
-                one.outcome,
-                extra={"job_id": one.job_id, "flow": one.flow},
-            )
-            self._telemetry.recovered[one.flow, one.outcome] += 1
+            self._telemetry.took_over(one.flow, one.outcome)
+        for owner in dict.fromkeys(one.owner for one in recovered):
+            self._log_takeover(owner, [one for one in recovered if one.owner == owner])
         self._watch_peers()
         return recovered
+
+    def _log_takeover(self, owner: str, recovered: Sequence[Recovered]) -> None:
+        """One line for a worker that is gone, however many jobs it held."""
+        first, counts = recovered[0], Counter(one.outcome for one in recovered)
+        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        extra = {"worker": self._worker_id, "outcome": "taken over"}
+        if len(recovered) == 1:
+            extra |= {"job_id": first.job_id, "exec_id": first.exec_id, "flow": first.flow}
+        log.warning("took over %d job(s) from %s: %s", len(recovered), label_of(owner), told, extra=extra)
+        if len(recovered) > 1:
+            for one in recovered:
+                bound = {"job_id": one.job_id, "exec_id": one.exec_id, "flow": one.flow}
+                log.debug("took over from %s: %s", label_of(owner), one.outcome, extra={**extra, **bound})
+
+    def _steady_now(self) -> int | None:
+        """What the time would be by the monotonic clock, if the store's was set forward since the last look."""
+        now, at = self._looked
+        steady = now + round((time.monotonic() - at) * 1000)
+        return steady if self._store.now() - steady > CLOCK_JUMP_MS else None
 
     def close(self) -> None:
         """Stop watching."""

@@ -2,141 +2,246 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from holdfast.core.flow import Flow
-from holdfast.core.outcomes import TryFailed
-from holdfast.engine.async_steps import AsyncSteps
+from holdfast.engine.duty import FIRST_PAUSE, LONGEST_PAUSE, Duty
+from holdfast.engine.endings import given_back_unbegun
 from holdfast.engine.executor import Executor
-from holdfast.engine.following import Gone, Next, Perform, Send, Sleep
+from holdfast.engine.health import Vitals, problems
+from holdfast.engine.job_log import JobLog
 from holdfast.engine.leases import LeaseKeeper
-from holdfast.engine.pool import StepPool
+from holdfast.engine.live_runs import LiveRuns
 from holdfast.engine.recovery import Recovery
 from holdfast.engine.run import LiveRun
 from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
-from holdfast.engine.writer import GroupWriter, Written
-from holdfast.errors import StepTimeout, StoreError, WorkerStopping
-from holdfast.store.messages import Claim, End, Finish, ReportProgress
+from holdfast.engine.writer import GroupWriter
+from holdfast.errors import StoreError, WorkerStopping
+from holdfast.store.messages import Claim, Write
+from holdfast.store.passing import is_passing
 from holdfast.store.processes import new_worker_id
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import Listener, Store
 
 log = logging.getLogger("holdfast.worker")
 
 GROW_CHECK = 0.003
 RECOVERY_PAUSE = 0.2
 ANNOUNCE_INTERVAL = 30.0
+LAST_WRITES = 5.0
+FAULT_PATIENCE = 60.0
+"""A worker that could claim nothing for so long, for an error that nobody expected, and holds nothing, has failed."""
 
 
 class Worker:
     """Runs jobs of the given flows until it is stopped. Crash: others take over what it held."""
 
+    _round_at = 0.0
+    """When the scheduler last began a round."""
+
     def __init__(
-        self, store: Store, flows: Mapping[str, Flow[Any, Any]], settings: WorkerSettings, telemetry: Telemetry
+        self,
+        store: Store,
+        flows: Mapping[str, Flow[Any, Any]],
+        settings: WorkerSettings,
+        telemetry: Telemetry,
+        *,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
         self.worker_id = new_worker_id()
         self.telemetry = telemetry
+        self.failure: BaseException | None = None
         self._store = store
         self._flows = dict(flows)
         self._settings = settings
+        self._prepare = prepare
         self._lease_ms = round(settings.lease * 1000)
-        self._executor = Executor(store, self._flows, telemetry)
-        self._runs: dict[str, LiveRun] = {}
+        self._observers = (telemetry.observe, JobLog(self.worker_id).observe)
         self._claimed: deque[Claim] = deque()
-        self._sleeping: list[tuple[int, int, LiveRun, int]] = []
-        self._timed: list[tuple[float, int, LiveRun, int]] = []
+        self._claim_unanswered = False
         self._clean: bool | None = None
-        self._order = itertools.count()
-        self._lock = threading.Lock()
+        self._life = threading.Lock()
+        self._started = False
+        self._process = os.getpid()
+        self._opened = threading.Event()
         self._stopping = threading.Event()
-        self._idle = threading.Condition()
-        self.failure: BaseException | None = None
-        self._listener = store.listen()
-        self._async_steps = AsyncSteps(self._perform_async, self._fail)
-        self._pool = StepPool(settings.concurrency, self._perform, self._listener.wake)
+        self._listener: Listener | None = None
         self._recovery = Recovery(store, worker_id=self.worker_id, telemetry=telemetry)
+        self._runs = LiveRuns(
+            Executor(store, self._flows, telemetry, self.worker_id),
+            settings,
+            telemetry,
+            put=self._send,
+            wake=self._wake,
+            fail=self._fail,
+            stopping=self._stopping,
+        )
         self._writer = GroupWriter(
             store,
             worker_id=self.worker_id,
             lease_ms=self._lease_ms,
             telemetry=telemetry,
-            written=self._written,
+            written=self._runs.written,
             failed=self._fail,
-            holding=lambda: list(self._runs),
+            holding=lambda: self._runs.exec_ids,
         )
         self._leases = LeaseKeeper(
             store,
             worker_id=self.worker_id,
             lease_ms=self._lease_ms,
-            runs=lambda: list(self._runs.values()),
-            lost=self._lost,
-            stopping=self._wake_sleeper,
+            runs=self._runs.all,
+            lost=self._runs.lost,
+            stopping=self._runs.wake_sleeper,
+            failed=self._fail,
+            unrecorded=self._writer.unrecorded,
         )
+        self._claiming = Duty("claim jobs", self._claim, telemetry)
+        self._recovering = Duty("recover", self._look_around, telemetry)
+        self._announcing = Duty("announce itself", self._announce, telemetry)
         self._scheduler = threading.Thread(target=self._schedule, name="holdfast-scheduler", daemon=True)
 
     # --- life ---
 
     def start(self) -> None:
-        """Recover what is there to recover, then begin to claim."""
-        try:
-            self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
-            self._recovery.run_once()
-            self._listener.watch(self._recovery.descriptors)
-        except BaseException:
-            self._sign_off()
-            raise
-        self._writer.start()
-        self._leases.start()
-        self._scheduler.start()
+        """Recover what is there to recover, then begin to claim.
+
+        While the database cannot be used for a passing reason, the worker waits for it, in a thread of its own.
+        """
+        with self._life:
+            if self._stopping.is_set():
+                return
+            for observer in self._observers:
+                self._store.changes.observe(observer)
+            try:
+                self._open()
+            except BaseException as error:
+                if not is_passing(error):
+                    self._sign_off()
+                    raise
+                log.warning("the database cannot be used yet, waiting for it: %s", error)
+            try:
+                self._writer.start()
+                self._leases.start()
+                self._scheduler.start()
+                self._started = True
+            except BaseException:
+                self._stopping.set()
+                self._leases.end()
+                self._sign_off()
+                raise
+
+    @property
+    def is_ready(self) -> bool:
+        """Has it found the database usable, and begun to claim?"""
+        return self._opened.is_set()
 
     def stop(self) -> bool:
-        """Claim nothing more; let steps reach a safe point and give the rest back; True if all went cleanly."""
-        if self._clean is not None:
-            return self._clean
-        self._stopping.set()
-        self._listener.wake()
-        self._scheduler.join()
-        for run in list(self._runs.values()):
-            run.stop(WorkerStopping("the worker is stopping"))
-            self._wake_sleeper(run)
-        self._clean = self._wait_until_idle(self._settings.stop_grace)
-        for run in list(self._runs.values()):
-            log.warning("step %s did not stop, abandoned", run.step, extra={"job_id": run.job.job_id})
-            self._abandon(run, WorkerStopping("the worker stopped before the step did"))
-        self._wait_until_idle(5.0)
-        self._writer.stop(5.0)
-        self._leases.stop()
-        self._pool.close()
-        self._async_steps.close()
-        self._sign_off()
-        return self._clean
+        """Claim nothing more; let steps reach a safe point and give the rest back; True if all went cleanly.
 
-    def _sign_off(self) -> None:
+        Called from a step it only asks for that, since it cannot wait for the step it is called from.
+        """
+        if os.getpid() != self._process:
+            return False  # the worker is our parent's
+        self._stopping.set()
+        self._wake()
+        if self._is_own(threading.current_thread()):
+            return False
+        with self._life:
+            if self._clean is None:
+                try:
+                    self._clean = self._stop() if self._started else self._sign_off()
+                except BaseException:
+                    self._leases.end()  # nobody will look after what is left
+                    raise
+            return self._clean
+
+    def _stop(self) -> bool:
+        self._scheduler.join()
+        self._runs.stop_all()
+        clean = self._runs.wait_until_idle(self._settings.stop_grace)
+        for run in self._runs.all():
+            log.warning("step %s did not stop, abandoned", run.step, extra={"job_id": run.job.job_id})
+            self._runs.abandon(run, WorkerStopping("the worker stopped before the step did"))
+        self._runs.wait_until_idle(LAST_WRITES)
+        self._writer.stop(LAST_WRITES)
+        self._leases.stop()
+        self._runs.close()
+        self._sign_off()
+        return clean
+
+    def _sign_off(self) -> bool:
         self._recovery.close()
+        listener, self._listener = self._listener, None
         try:
-            self._store.retire(worker_id=self.worker_id)
+            if self._opened.is_set():
+                self._store.retire(worker_id=self.worker_id)
         except StoreError as error:
             log.warning("cannot sign off, others will see that the worker is gone: %s", error)
         finally:
-            self._listener.close()
+            if listener is not None:
+                listener.close()
+            for observer in self._observers:
+                self._store.changes.forget(observer)
+        return True
+
+    def _is_own(self, thread: threading.Thread) -> bool:
+        return thread is self._scheduler or self._writer.runs_on(thread) or self._runs.owns(thread)
+
+    def problems(self) -> list[str]:
+        """What is wrong with the worker just now, one sentence each; none if it is well, or was stopped."""
+        if self._stopping.is_set() and self.failure is None:
+            return []
+        now = time.monotonic()
+        threads = {
+            "scheduler": self._scheduler.is_alive(),
+            "writer": self._writer.is_alive,
+            "lease": self._leases.is_alive,
+        }
+        vitals = Vitals(
+            failure=self.failure,
+            is_ready=self.is_ready,
+            threads=threads if self._started else {},
+            since_round=now - self._round_at if self.is_ready else 0.0,
+            since_contact=now - min(self._claiming.done_at, self._recovering.done_at) if self.is_ready else 0.0,
+            since_renewal=now - self._leases.renewed_at,
+            lease=self._settings.lease,
+            recovery_interval=self._settings.recovery_interval,
+            holds_jobs=bool(self._runs),
+            writer_is_stuck=self._writer.is_stuck(),
+            is_starved=self._runs.is_starved,
+        )
+        return problems(vitals)
+
+    def unready(self) -> list[str]:
+        """Why the worker takes no work just now, one sentence each; none if it does."""
+        return ["the worker is stopping"] if self._stopping.is_set() else self.problems()
 
     @property
     def active(self) -> int:
         """How many jobs it holds."""
         return len(self._runs)
 
+    def _send(self, run: LiveRun | None, write: Write) -> None:
+        self._writer.put(run, write)
+
+    def _wake(self) -> None:
+        listener = self._listener
+        if listener is not None:
+            listener.wake()
+
     # --- the scheduler's thread ---
 
     def _schedule(self) -> None:
         try:
+            self._open_patiently()
             self._claim_and_wait()
+            self._give_back_claimed()
         except BaseException as error:
             self._fail(error)
 
@@ -147,242 +252,143 @@ class Worker:
         self._stopping.set()
         self._leases.end()
 
+    def _open(self) -> None:
+        """What has to go well once before anything is claimed."""
+        self._prepare()
+        if self._listener is None:
+            self._listener = self._store.listen()
+        self._announce()
+        self._recovery.run_once()
+        self._listener.watch(self._recovery.descriptors)
+        self._round_at = time.monotonic()
+        self._opened.set()
+
+    def _open_patiently(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._opened.is_set() and not self._stopping.wait(pause):
+            pause = min(LONGEST_PAUSE, pause * 2)
+            try:
+                self._open()
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                log.warning("the database cannot be used yet, next try in %.1f s: %s", pause, error)
+
+    def _announce(self) -> None:
+        self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
+
     def _claim_and_wait(self) -> None:
         looked_at = announced_at = time.monotonic()
         woken = False
         while not self._stopping.is_set():
-            now = time.monotonic()
-            try:
-                # First of all, because a job may have waited for just this.
-                held = bool(self._runs)
-                self._claim()
-                # News may mean that a peer has died or that an operator wants something, but a stream of it is
-                # looked at only now and then.
-                if now - looked_at >= (RECOVERY_PAUSE if woken else self._settings.recovery_interval):
-                    self._look_around(held=held)
-                    looked_at, woken = now, False
-                if now - announced_at >= ANNOUNCE_INTERVAL:
-                    self._store.announce(worker_id=self.worker_id, flows=list(self._flows))
-                    announced_at = now
-            except StoreError as error:
-                log.warning("cannot claim: %s", error)
-                self._stopping.wait(0.5)
-            self._wake_due()
-            self._stop_overdue()
-            pause = GROW_CHECK if self._pool.grow() else self._pause()
-            woken |= self._listener.wait(min(pause, RECOVERY_PAUSE) if woken else pause)
+            now = self._round_at = time.monotonic()
+            # First of all, because a job may have waited for just this.
+            self._claiming.attempt()
+            # News may mean that a peer has died or that an operator wants something, but a stream of it is
+            # looked at only now and then.
+            if now - looked_at >= (RECOVERY_PAUSE if woken else self._settings.recovery_interval):
+                self._recovering.attempt()
+                looked_at, woken = now, False
+            if now - announced_at >= ANNOUNCE_INTERVAL and self._announcing.attempt():
+                announced_at = now
+            self._runs.wake_due()
+            self._runs.stop_overdue()
+            self._runs.look_after_threads(now)
+            fault = self._claiming.fault
+            if fault is not None and self._claiming.faulty_for > FAULT_PATIENCE and not self._runs:
+                raise fault
+            pause = GROW_CHECK if self._runs.grow() else self._pause()
+            woken |= self._listen(min(pause, RECOVERY_PAUSE) if woken else pause)
 
-    def _look_around(self, *, held: bool) -> None:
-        """Recover, and hear what operators want of the jobs that were held before this round."""
+    def _listen(self, pause: float) -> bool:
+        assert self._listener is not None
+        try:
+            return self._listener.wait(pause)
+        except Exception as error:
+            self.telemetry.fault("listen")
+            log.error("cannot listen for news, looking again in %.1f s: %s", FIRST_PAUSE, error, exc_info=error)
+            return self._stopping.wait(FIRST_PAUSE)
+
+    def _look_around(self) -> None:
+        """Recover, and hear what operators want of the jobs that are held."""
+        held = bool(self._runs)
         recovered = self._recovery.run_once()
-        self._listener.watch(self._recovery.descriptors)
+        if self._listener is not None:
+            self._listener.watch(self._recovery.descriptors)
         if held:
             self._leases.look_now()
         if recovered:
-            self._claim()
+            self._claiming.attempt()
 
     def _claim(self) -> None:
-        while not self._stopping.is_set():
-            # First what an earlier round has claimed, but could not start because the database was away.
-            while self._claimed:
-                self._admit(self._claimed[0])
-                self._claimed.popleft()
-            room = self._room()
-            if room < 1:
-                return
-            self._claimed.extend(
-                self._store.claim(
-                    worker_id=self.worker_id,
-                    flows={name: flow.fingerprint for name, flow in self._flows.items()},
-                    limit=room,
-                    lease_ms=self._lease_ms,
-                )
-            )
-            if not self._claimed:
-                return
+        # First what an earlier round has claimed, but could not start because the database was away.
+        error = self._admit_claimed()
+        while not self._stopping.is_set() and (room := self._room - len(self._claimed)) > 0:
+            before = len(self._claimed)
+            self._ask_for_claims(room)
+            if len(self._claimed) == before:
+                break
+            error = self._admit_claimed() or error
+        if error is not None:
+            raise error
 
+    def _admit_claimed(self) -> Exception | None:
+        """Begin with what was claimed. One that cannot be begun just now is kept for later, and keeps back no other."""
+        error = None
+        for _ in range(len(self._claimed)):
+            if self._stopping.is_set():
+                break
+            claim = self._claimed.popleft()
+            try:
+                self._runs.admit(claim)
+            except Exception as why:
+                error = why
+                self._claimed.append(claim)
+        return error
+
+    @property
     def _room(self) -> int:
-        """How many jobs more can be worked on; one of which only the end is still to be written is in nobody's way."""
-        return self._settings.concurrency - sum(not run.closing for run in list(self._runs.values()))
+        # A worker that can record nothing leaves the work to those who can.
+        return 0 if self._writer.is_stuck() else self._runs.room
 
-    def _admit(self, claim: Claim) -> None:
-        run, following = self._executor.admit(claim, self._writer.put)
-        if run is None:
-            assert isinstance(following, Send)
-            self._store.write([following.write], worker_id=self.worker_id, lease_ms=self._lease_ms)
-            return
-        self._runs[run.exec_id] = run
-        self._follow(run, following)
+    def _ask_for_claims(self, limit: int) -> None:
+        flows = {name: flow.fingerprint for name, flow in self._flows.items()}
+        self._claim_unanswered = True
+        self._claimed.extend(
+            self._store.claim(worker_id=self.worker_id, flows=flows, limit=limit, lease_ms=self._lease_ms)
+        )
+        self._claim_unanswered = False
 
-    def _wake_due(self) -> None:
-        now = self._store.now()
-        with self._lock:
-            due = []
-            while self._sleeping and self._sleeping[0][0] <= now:
-                _, _, run, tries = heapq.heappop(self._sleeping)
-                if run.tries == tries and not run.abandoned:
-                    due.append(run)
-        for run in due:
-            self._follow(run, Perform())
-
-    def _stop_overdue(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            overdue = []
-            while self._timed and self._timed[0][0] <= now:
-                overdue.append(heapq.heappop(self._timed))
-        for _, _, run, visit in overdue:
-            if run.visits != visit or not run.inside or run.exec_id not in self._runs:
-                continue
-            if isinstance(run.stop_error, StepTimeout):
-                log.warning("step %s ignored its timeout, abandoned", run.step, extra={"job_id": run.job.job_id})
-                self._abandon(run, run.stop_error)
-            else:
-                run.stop(StepTimeout(f"step {run.step} ran longer than its timeout"))
-                self._async_steps.cancel(run)
-                self._watch_time(run, self._settings.timeout_grace)
+    def _give_back_claimed(self) -> None:
+        """What was claimed and not begun goes back as it came, also if the answer to its claim was lost."""
+        until = time.monotonic() + self._settings.stop_grace
+        while self._claim_unanswered and time.monotonic() < until:
+            try:
+                self._ask_for_claims(0)
+            except StoreError as error:
+                log.warning("cannot see whether a claim was granted: %s", error)
+                time.sleep(FIRST_PAUSE)
+        while self._claimed:
+            self._runs.leave(given_back_unbegun(self._claimed.popleft()))
 
     def _pause(self) -> float:
-        pause = self._settings.recovery_interval
-        now = self._store.now()
-        with self._lock:
-            if self._sleeping:
-                pause = min(pause, (self._sleeping[0][0] - now) / 1000)
-            if self._timed:
-                pause = min(pause, self._timed[0][0] - time.monotonic())
+        pauses = [self._settings.recovery_interval, *self._runs.pauses()]
+        wait = self._claiming.wait
+        if wait:
+            pauses.append(wait)
+        elif self._room > 0:
+            due = self._next_due()
+            if due is not None:
+                pauses.append((due - self._store.now()) / 1000)
+        return max(0.001, min(pauses))
+
+    def _next_due(self) -> int | None:
         try:
-            due = self._store.next_due()
+            return self._store.next_due()
         except StoreError as error:
             # The database is away: the next round will see whether it is back.
             log.warning("cannot look at what is due: %s", error)
-            due = None
-        if due is not None and self._room() > 0:
-            pause = min(pause, (due - now) / 1000)
-        return max(0.001, pause)
-
-    # --- steps ---
-
-    def _follow(self, run: LiveRun, following: Next) -> None:
-        """Do what the executor has decided."""
-        if isinstance(following, (Perform, Sleep)) and self._stopping.is_set():
-            # Told before, it may have had another reason to stop, which is over; nobody is left to wake a sleeper.
-            run.stop(WorkerStopping("the worker is stopping"))
-        match following:
-            case Perform():
-                self._dispatch(run)
-            case Sleep(until=until):
-                with self._lock:
-                    heapq.heappush(self._sleeping, (until, next(self._order), run, run.tries))
-                self._listener.wake()
-                if run.stop_error is not None:
-                    self._wake_sleeper(run)
-            case Send(write=write):
-                # Set before it is written: a lease that is gone because the job has ended is not a lost one.
-                run.closing = isinstance(write, (End, Finish))
-                self._writer.put(run, write)
-            case Gone():
-                self._forget(run)
-            case _:
-                assert_never(following)
-
-    def _dispatch(self, run: LiveRun) -> None:
-        if run.ending is None and run.current.is_commit:
-            self._follow(run, self._executor.enter_commit(run))
-            return
-        if run.is_async:
-            self._async_steps.put(run)
-            return
-        self._pool.put(run)
-
-    def _perform(self, run: LiveRun) -> None:
-        if run.abandoned:
-            return
-        if run.timeout is not None:
-            self._watch_time(run, run.timeout, entering=True)
-        try:
-            self._performed(run, self._executor.perform(run))
-        except BaseException as error:
-            self._fail(error)
-
-    async def _perform_async(self, run: LiveRun) -> None:
-        if run.abandoned:
-            return
-        if run.timeout is not None:
-            self._watch_time(run, run.timeout, entering=True)
-        from asyncio import CancelledError  # noqa: PLC0415 - here the event loop is there already
-
-        try:
-            following = await self._executor.perform_async(run)
-        except CancelledError as error:
-            # Cancelled by the worker for a reason, or by its own doing, which is an error like any other.
-            following = self._executor.conclude(run, TryFailed(run.stop_error or error))
-        run.task = None
-        self._performed(run, following)
-
-    def _performed(self, run: LiveRun, following: Next) -> None:
-        if run.abandoned:
-            return
-        if isinstance(run.stop_error, StepTimeout):
-            run.stop_error = None  # it has stopped, in time: the next try is not timed out yet
-        self._follow(run, following)
-
-    def _written(self, answers: Sequence[Written]) -> None:
-        freed = False
-        for run, write, answer in answers:
-            if run.abandoned or isinstance(write, ReportProgress):
-                continue
-            following = self._executor.after_write(run, write, answer)
-            if isinstance(following, Gone):
-                freed |= self._runs.pop(run.exec_id, None) is not None
-            else:
-                self._follow(run, following)
-                freed |= run.closing
-        if freed:
-            # Once for all of them: the scheduler then fills all the room there is in one transaction.
-            self._make_room()
-
-    def _watch_time(self, run: LiveRun, seconds: float, *, entering: bool = False) -> None:
-        visit = run.visits + 1 if entering else run.visits
-        with self._lock:
-            heapq.heappush(self._timed, (time.monotonic() + seconds, next(self._order), run, visit))
-        self._listener.wake()
-
-    def _abandon(self, run: LiveRun, error: Exception) -> None:
-        run.abandoned = True
-        self._pool.abandon(run)
-        self._async_steps.cancel(run)
-        for write in self._executor.abandon(run, error):
-            self._writer.put(run, write)
-        self._forget(run)
-
-    def _lost(self, run: LiveRun) -> None:
-        if self._runs.get(run.exec_id) is run and not run.closing:
-            log.warning("lease lost, step %s is no longer ours", run.step, extra={"job_id": run.job.job_id})
-            self.telemetry.lost_leases += 1
-            run.abandoned = True
-            self._pool.abandon(run)
-            self._async_steps.cancel(run)
-            self._forget(run)
-
-    def _wake_sleeper(self, run: LiveRun) -> None:
-        with self._lock:
-            sleeping = [entry for entry in self._sleeping if entry[2] is run]
-            self._sleeping = [entry for entry in self._sleeping if entry[2] is not run]
-            heapq.heapify(self._sleeping)
-        self._async_steps.cancel(run)
-        if sleeping:
-            self._follow(run, Perform())
-
-    def _forget(self, run: LiveRun) -> None:
-        if self._runs.pop(run.exec_id, None) is not None:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        self._listener.wake()
-        if not self._runs:
-            with self._idle:
-                self._idle.notify_all()
-
-    def _wait_until_idle(self, timeout: float) -> bool:
-        with self._idle:
-            return self._idle.wait_for(lambda: not self._runs, timeout)
+        except Exception as error:
+            self.telemetry.fault("look at what is due")
+            log.error("cannot look at what is due: %s", error, exc_info=error)
+        return None

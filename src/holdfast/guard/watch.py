@@ -1,20 +1,26 @@
-"""The guard's rounds: invariants of what is running, and stalls, every now and then."""
+"""The guard's rounds: invariants of what moves, of all the rest in turns, and stalls."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
-from typing import Protocol
+from collections.abc import Collection
+from types import TracebackType
+from typing import Protocol, Self
 
+from holdfast.core.facts import Finding, Severity
 from holdfast.core.records import ExecutionRecord
-from holdfast.core.stall import StallVerdict, stall_verdict
+from holdfast.core.stall import StallVerdict, stall_limit, stall_verdict
 from holdfast.core.states import LIVE_STATUSES
 from holdfast.core.worker_id import label_of
-from holdfast.guard.check import check_quickly
+from holdfast.guard.survey import Survey
 from holdfast.store.protocol import Store
 
 log = logging.getLogger("holdfast.guard")
 
+TELL_AGAIN = 3600.0
+MOST_TOLD = 10_000
 STALL_RETRY_MS = 60_000
 """A stalled job is tried again after this pause, so that whatever held it up has time to pass."""
 
@@ -29,14 +35,16 @@ def stalled(store: Store) -> list[tuple[ExecutionRecord, StallVerdict]]:
     """Running executions that are slow or stalled."""
     slow: list[tuple[ExecutionRecord, StallVerdict]] = []
     now = store.now()
-    for execution in store.under_way():
+    under_way = [execution for execution in store.under_way() if execution.status in LIVE_STATUSES]
+    current = {one.exec_id: one for one in store.running([execution.job_id for execution in under_way])}
+    for execution in under_way:
         progressed_at = store.last_progress(execution.exec_id)
-        if execution.status not in LIVE_STATUSES or progressed_at is None:
+        if progressed_at is None:
             continue
         verdict = stall_verdict(
             progressed_at=progressed_at,
             now=now,
-            stall_ms=store.job(execution.job_id).stall_ms,
+            stall_ms=stall_limit(store.job(execution.job_id), current.get(execution.exec_id)),
             retry_at=execution.retry_at,
         )
         if verdict is not StallVerdict.MOVING:
@@ -44,11 +52,11 @@ def stalled(store: Store) -> list[tuple[ExecutionRecord, StallVerdict]]:
     return slow
 
 
-def stop_stalled(store: Store, *, actor: str, reason: str = "") -> list[str]:
-    """Fence every stalled execution and let its job try again; returns the jobs."""
+def stop_stalled(store: Store, *, actor: str, reason: str = "", only: Collection[str] | None = None) -> list[str]:
+    """Fence every stalled execution, or `only` those of these jobs, and let their jobs try again; returns the jobs."""
     jobs = []
     for execution, verdict in stalled(store):
-        if verdict is not StallVerdict.STALLED:
+        if verdict is not StallVerdict.STALLED or (only is not None and execution.job_id not in only):
             continue
         not_before = store.now() + STALL_RETRY_MS
         if store.stop_stalled(execution.exec_id, actor=actor, not_before=not_before, reason=reason):
@@ -61,25 +69,53 @@ class Watch:
 
     def __init__(self, store: Store, *, telemetry: CountsFindings, automatic: bool, actor: str) -> None:
         self._store = store
+        self._survey = Survey(store)
+        self._told: dict[Finding, float] = {}
         self._telemetry = telemetry
         self._automatic = automatic
         self._actor = actor
 
+    def __enter__(self) -> Self:
+        self._store.changes.observe(self._survey.note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._store.changes.forget(self._survey.note)
+
     def run_once(self) -> list[str]:
         """What was found and done, line by line. Crash: each recovery is one transaction."""
-        lines = []
-        for finding in check_quickly(self._store):
+        findings = self._survey.look()
+        for finding in findings:
             self._telemetry.findings[finding.code] += 1
-            lines.append(f"{finding.severity}: {finding.subject}: {finding.message}")
+            self._tell(finding)
+        return [*map(_line, findings), *self._look_for_stalls()]
+
+    def _tell(self, finding: Finding) -> None:
+        """Log it once, and again now and then: it is found at every look until somebody has dealt with it."""
+        now = time.monotonic()
+        if now - self._told.get(finding, -TELL_AGAIN) >= TELL_AGAIN:
+            if len(self._told) >= MOST_TOLD:
+                self._told.clear()
+            self._told[finding] = now
+            level = logging.ERROR if finding.severity is Severity.ERROR else logging.WARNING
+            log.log(level, _line(finding), extra={"hint": "holdfast check"})
+
+    def _look_for_stalls(self) -> list[str]:
         if self._automatic:
-            lines += [f"recovered stalled job {job_id}" for job_id in stop_stalled(self._store, actor=self._actor)]
+            lines = [f"recovered stalled job {job_id}" for job_id in stop_stalled(self._store, actor=self._actor)]
         else:
-            lines += [
+            lines = [
                 f"stalled: job {execution.job_id}, held by {label_of(execution.lease_owner)}, waits for approval: "
-                "holdfast stalled --recover"
+                f"holdfast stalled --recover {execution.job_id}"
                 for execution, verdict in stalled(self._store)
                 if verdict is StallVerdict.STALLED
             ]
         for line in lines:
             log.warning(line)
         return lines
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.severity}: {finding.subject}: {finding.message}"

@@ -8,8 +8,17 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from holdfast.core.ending import EndCode
+from holdfast.core.error_record import ErrorRecord
 from holdfast.core.records import Ending, JobRecord
 from holdfast.core.states import Disposition, ExecutionStatus
+from holdfast.core.text import error_text
+
+
+def _clean(message: msgspec.Struct, field: str) -> None:
+    """Texts of others become storable where they enter a message, so that no caller can forget it."""
+    text = getattr(message, field)
+    if text is not None:
+        msgspec.structs.force_setattr(message, field, error_text(text))
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +31,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     queue: str = ""
     key: str | None = None
+    key_lasts_ms: int | None = 0
+    """How long the key stands for this job after its submission, even if the job has ended; None is for ever."""
     priority: int = 0
     not_before: int = 0
     run_after: str | None = None
@@ -31,13 +42,19 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     failure_limit: int = 1
     crash_limit: int = 5
     stall_ms: int = 600_000
+    stall_limits: str | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The job that now stands for what was submitted; `created` is False if it was there already."""
+    """The job that now stands for what was submitted.
+
+    `created` is False if it was there already, under its key or as a child; `same_request` is False if the job that has
+    the key was submitted with another request.
+    """
 
     job_id: str
     created: bool
+    same_request: bool = True
 
 
 class StoreTransaction(Protocol):
@@ -100,6 +117,11 @@ class RecordTry(msgspec.Struct, frozen=True):
     tries: int
     error: str
     retry_at: int
+    traceback: str | None = None
+    failure: ErrorRecord | None = None
+
+    def __post_init__(self) -> None:
+        _clean(self, "error")
 
 
 class RewindTo(msgspec.Struct, frozen=True):
@@ -111,6 +133,9 @@ class RewindTo(msgspec.Struct, frozen=True):
     step: str
     reason: str
 
+    def __post_init__(self) -> None:
+        _clean(self, "reason")
+
 
 class PlanEnding(msgspec.Struct, frozen=True):
     """The job will end so, but its cleanup has to run first; a later execution takes over from here."""
@@ -119,6 +144,7 @@ class PlanEnding(msgspec.Struct, frozen=True):
     exec_id: str
     ending: Ending
     step: str | None
+    traceback: str | None = None
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +161,11 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     not_before: int = 0
     wait_for: str | None = None
     forget_steps: bool = False
+    traceback: str | None = None
+    failure: ErrorRecord | None = None
+
+    def __post_init__(self) -> None:
+        _clean(self, "error")
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,3 +234,5 @@ class Journaled(msgspec.Struct, frozen=True):
     step: str | None = None
     reason: str = ""
     metadata: str = "{}"
+    flow: str = ""
+    """Of the job, where it is at hand; not stored, but told to observers, who look it up otherwise."""

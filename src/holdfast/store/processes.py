@@ -6,7 +6,12 @@ import os
 from functools import cache
 from pathlib import Path
 
+from holdfast.core.records import WorkerRecord
+from holdfast.core.text import storable
 from holdfast.core.worker_id import WorkerId, parse_worker_id
+from holdfast.errors import BadInput
+
+SEEN_WITHIN_MS = 90_000
 
 
 def new_worker_id() -> str:
@@ -15,6 +20,16 @@ def new_worker_id() -> str:
     nonce = os.urandom(5).hex()
     host = host_name()
     return str(WorkerId(host, pid, _own_start_time(), boot_id(), pid_namespace(), nonce))
+
+
+def refuse_fork(process: int) -> None:
+    """Raise BadInput in a child of that process: what it has opened there cannot be shared."""
+    if os.getpid() != process:
+        raise BadInput(
+            f"this store was opened by process {process} and is used by its child {os.getpid()}: "
+            "connections, locks and threads do not survive a fork",
+            hint="open the engine in the child, after the fork",
+        )
 
 
 def is_dead(owner: str, *, one_machine: bool = True) -> bool:
@@ -37,6 +52,26 @@ def is_dead(owner: str, *, one_machine: bool = True) -> bool:
         return False
 
 
+def is_running_here(owner: str) -> bool:
+    """Is the process of this worker seen to be alive on this machine?"""
+    worker = parse_worker_id(owner)
+    here = (host_name(), boot_id(), pid_namespace())
+    if worker is None or (worker.host, worker.boot, worker.namespace) != here:
+        return False
+    try:
+        return start_time(worker.pid) == worker.start
+    except OSError:
+        return False
+
+
+def is_live(worker: WorkerRecord, *, now: int, one_machine: bool) -> bool:
+    """Is an announced worker there, as far as can be known from here?"""
+    if is_dead(worker.worker_id, one_machine=one_machine):
+        return False
+    # Of a worker on another machine only its own word is known, which it gives every 30 seconds.
+    return one_machine or now - worker.seen_at <= SEEN_WITHIN_MS
+
+
 def pidfd_of(owner: str) -> int | None:
     """A descriptor that becomes readable when the owner's process ends, or None if there cannot be one."""
     worker = parse_worker_id(owner)
@@ -54,7 +89,7 @@ def pidfd_of(owner: str) -> int | None:
 @cache
 def host_name() -> str:
     """The name of this host, as it is written into leases."""
-    return os.uname().nodename.replace(":", "-") or "localhost"
+    return storable(os.uname().nodename).replace(":", "-") or "localhost"
 
 
 @cache

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
-from holdfast.core.invariants import Finding, JobFacts
+from holdfast.core.current_step import CurrentStep
+from holdfast.core.facts import FactPage, Finding, JobFacts
 from holdfast.core.records import (
+    Backlog,
     Child,
     ExecutionRecord,
     JobRecord,
     JournalEntry,
+    QueueEvent,
     QueueRecord,
     StepRecord,
     WorkerRecord,
 )
 from holdfast.core.states import JobState
+from holdfast.store.changes import Changes
 from holdfast.store.messages import Claim, Held, NewJob, Recovered, Submitted, Write
 
 
@@ -40,12 +44,23 @@ class Listener(Protocol):
         ...
 
 
+class JournalEnd(NamedTuple):
+    """How far the journal of a job goes: the number of its last entry."""
+
+    seq: int
+    is_open: bool
+    """Will there be more? Not if the job has succeeded, but for what an older parent notes of it."""
+
+
 class Store(Protocol):
     """A database of jobs. Safe to use from several threads; several processes may use one database."""
 
     url: str
     one_machine: bool
     """Are all users of the store on this machine? Then a process that is not here is nowhere."""
+
+    changes: Changes
+    """Who is told of changes of state made through this store."""
 
     def now(self) -> int:
         """The one clock that judges leases and due times, in milliseconds."""
@@ -79,7 +94,7 @@ class Store(Protocol):
         """
         ...
 
-    def evidence(self, batch: Sequence[Write]) -> list[bool]:
+    def evidence(self, batch: Sequence[Write]) -> list[bool | None]:
         """For each write, is it durably there? Asked after a write whose answer was lost."""
         ...
 
@@ -87,8 +102,12 @@ class Store(Protocol):
         """Renew the unexpired leases of this worker, or `only` those; returns all executions it still holds."""
         ...
 
-    def recover(self, *, is_dead: Callable[[str], bool], actor: str) -> list[Recovered]:
-        """Take over what nobody is working on: expired leases, and those whose owner `is_dead` says is gone."""
+    def recover(self, *, is_dead: Callable[[str], bool], actor: str, steady_now: int | None = None) -> list[Recovered]:
+        """Take over what nobody is working on: expired leases, and those whose owner `is_dead` says is gone.
+
+        `steady_now` is what the time would be, had nobody set the clock forward: of a lease that has expired only
+        because somebody did, the job is given back and no crash is counted.
+        """
         ...
 
     def announce(self, *, worker_id: str, flows: Sequence[str]) -> None:
@@ -109,19 +128,78 @@ class Store(Protocol):
 
     # --- operators ------------------------------------------------------------------------------------
 
-    def cancel(self, job_id: str, *, actor: str, reason: str) -> JobState:
-        """End the job as failed: at once if nothing has run, else by its worker, after cleanup."""
+    def cancel(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        reason: str,
+        children: bool = True,
+        seen: JobState | None = None,
+        metadata: Mapping[str, Any] = ...,
+        dry_run: bool = False,
+    ) -> JobState:
+        """End the job as failed: at once if nothing has run, else by its worker, after cleanup; its children, too.
+
+        `seen` is the state it was in when the operator looked. A dry run answers the same and changes nothing.
+        Crash: once the job is cancelled, its children will be.
+        """
         ...
 
-    def retry(self, job_id: str, *, actor: str, reason: str, from_state: JobState) -> None:
+    def continue_cancellations(self) -> None:
+        """Cancel the children that somebody who died has not come to; recover() does it, too."""
+        ...
+
+    def retry(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        reason: str,
+        from_state: JobState,
+        seen: JobState | None = None,
+        metadata: Mapping[str, Any] = ...,
+        dry_run: bool = False,
+    ) -> JobState:
         """failed → pending, or quarantined → pending, with a fresh budget of failures and crashes."""
         ...
 
-    def fail(self, job_id: str, *, actor: str, reason: str, quarantine: bool) -> None:
+    def reschedule(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        reason: str,
+        not_before: int | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        metadata: Mapping[str, Any] = ...,
+    ) -> JobState:
+        """pending → pending, at another time, in another queue, or with another priority."""
+        ...
+
+    def fail(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        reason: str,
+        quarantine: bool,
+        seen: JobState | None = None,
+        metadata: Mapping[str, Any] = ...,
+    ) -> JobState:
         """End a job as failed or quarantined whatever it is doing, fencing its worker; never a succeeded one."""
         ...
 
-    def restart(self, job_id: str, *, actor: str, reason: str) -> None:
+    def restart(
+        self,
+        job_id: str,
+        *,
+        actor: str,
+        reason: str,
+        seen: JobState | None = None,
+        metadata: Mapping[str, Any] = ...,
+    ) -> JobState:
         """running → failed → pending, fencing its worker; those that wait for the job go on waiting."""
         ...
 
@@ -129,30 +207,51 @@ class Store(Protocol):
         """Fence a running execution that makes no progress: running → failed → pending (or quarantined)."""
         ...
 
-    def set_queue(self, name: str, *, max_running: int | None, actor: str | None) -> None:
+    def set_queue(
+        self,
+        name: str,
+        *,
+        max_running: int | None,
+        actor: str | None,
+        reason: str = "",
+        metadata: Mapping[str, Any] = ...,
+    ) -> None:
         """Set a queue's limit; without an actor it is a default that does not overrule an operator's."""
         ...
 
-    def pause_queue(self, name: str, *, actor: str, reason: str) -> None:
-        """Start nothing more from this queue."""
+    def pause_queue(self, name: str, *, actor: str, reason: str, metadata: Mapping[str, Any] = ...) -> None:
+        """Start nothing more from this queue; of one that is paused already, nothing changes."""
         ...
 
-    def resume_queue(self, name: str) -> None:
+    def resume_queue(
+        self, name: str, *, actor: str = "client", reason: str = "", metadata: Mapping[str, Any] = ...
+    ) -> None:
         """Start jobs from this queue again."""
+        ...
+
+    def queue_history(self, name: str, *, limit: int = 100) -> list[QueueEvent]:
+        """Who has changed a queue, newest first."""
         ...
 
     def prune(self, *, before: int, limit: int, actor: str, dry_run: bool) -> list[str]:
         """Remove jobs that ended before that time, keeping the heads of their journals on record."""
         ...
 
-    def backup(self, target: Path) -> None:
-        """A consistent copy of the database as a new file, while others work."""
+    def backup(self, target: Path, *, schemas: Sequence[str] = ()) -> None:
+        """A consistent copy of the database as a new file, while others work; there whole or not at all.
+
+        Of PostgreSQL it is the schema of the store, with the catalog of images, and other `schemas` if they are named.
+        """
         ...
 
     # --- looking --------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> JobRecord:
         """One job, or JobNotFoundError."""
+        ...
+
+    def full_job_id(self, prefix: str) -> str:
+        """The id of the one job that begins so; JobNotFoundError if there is none, BadInput if there are several."""
         ...
 
     def jobs(
@@ -179,8 +278,23 @@ class Store(Protocol):
         """The finished steps of a job, in order."""
         ...
 
-    def journal(self, job_id: str | None = None) -> Iterator[JournalEntry]:
-        """The journal of one job, or of all, ordered by job and sequence."""
+    # The journal of one job, in order; or that of all, by job and sequence, which need not fit into memory.
+    @overload
+    def journal(self, job_id: str) -> list[JournalEntry]: ...
+
+    @overload
+    def journal(self, job_id: None = None) -> Iterator[JournalEntry]: ...
+
+    def journal_ends(self, *, after: str = "") -> dict[str, JournalEnd]:
+        """How far the journal of each job goes, of those whose ids come `after` that.
+
+        Numbers are given under the lock of the job: in whatever order transactions commit, what is behind the last
+        number that was seen of a job is new, and nothing before it is.
+        """
+        ...
+
+    def journal_beyond(self, ends: Mapping[str, int]) -> Iterator[list[JournalEntry]]:
+        """The entries of these jobs that are behind these ends, in pages; each job's in order."""
         ...
 
     def children(self, job_id: str) -> list[Child]:
@@ -189,6 +303,10 @@ class Store(Protocol):
 
     def under_way(self) -> list[ExecutionRecord]:
         """Every execution that is leased, in progress or committed but not done."""
+        ...
+
+    def running(self, job_ids: Sequence[str]) -> list[CurrentStep]:
+        """The current step of each of these jobs that runs."""
         ...
 
     def last_progress(self, exec_id: str) -> int | None:
@@ -207,29 +325,66 @@ class Store(Protocol):
         """Every definition a job was ever pinned to: fingerprint → encoded definition."""
         ...
 
+    def flows_of(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """The flow of each of these jobs that is there."""
+        ...
+
+    def unsettled_counts(self) -> Mapping[tuple[str, str], int]:
+        """(flow, state) → number of jobs, but for those that succeeded; costs nothing for these."""
+        ...
+
+    def backlog(self) -> list[Backlog]:
+        """What waits in each queue that has pending jobs."""
+        ...
+
     def counts(self) -> Mapping[tuple[str, str], int]:
         """(flow, state) → number of jobs."""
         ...
 
     # --- the guard ------------------------------------------------------------------------------------
 
-    def facts(self, *, unsettled_only: bool) -> Iterator[JobFacts | Finding]:
-        """What the invariants are checked against, job by job; a Finding for a job that cannot even be read.
+    def facts(self) -> Iterator[JobFacts | Finding]:
+        """What the invariants are checked against, job by job; a Finding for what cannot even be read."""
+        ...
 
-        `unsettled_only` gives the running jobs without their journals, and costs nothing for finished ones.
-        """
+    def fact_page(self, *, after: str, limit: int) -> FactPage:
+        """The same for so many jobs, those whose ids come next; in few statements, and as of one moment."""
+        ...
+
+    def facts_of(self, job_ids: Collection[str]) -> list[JobFacts | Finding]:
+        """The same for just these jobs."""
+        ...
+
+    def running_ids(self, *, after: str, limit: int) -> list[str]:
+        """The running jobs, in the order of their ids."""
+        ...
+
+    def oldest_id(self) -> str | None:
+        """The job that comes first in the order of ids."""
+        ...
+
+    def newest_ids(self, *, limit: int) -> list[str]:
+        """The jobs that were submitted last."""
+        ...
+
+    def table_faults(self) -> list[Finding]:
+        """Faults of the tables beside the jobs: queues, definitions, workers; waits in a circle."""
         ...
 
     def missing_rules(self) -> Iterator[Finding]:
-        """Constraints and triggers that somebody has dropped or changed."""
+        """Tables, indexes, constraints and triggers that somebody has dropped, changed or added."""
         ...
 
     def reproject(self, job_id: str, *, actor: str, reason: str) -> JobState:
         """Set a stored state that disagrees with the executions right; returns it."""
         ...
 
+    def damage(self, *, most_bytes: int | None) -> list[Finding]:
+        """What the database's own check of its pages finds, unless the database is larger than that."""
+        ...
+
     def integrity(self, *, deep: bool) -> Iterator[Finding]:
-        """Faults of the database itself: damage, missing rules, impossible values, orphans."""
+        """Faults of the database itself: damage, missing rules, faults of the tables beside the jobs."""
         ...
 
     def pruned_heads(self) -> Mapping[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -11,24 +11,59 @@ import msgspec
 from holdfast.core.chain import GENESIS, entry_hash
 from holdfast.core.ending import EndCode
 from holdfast.core.states import ExecutionStatus, JobState
+from holdfast.core.text import ACTOR_LIMIT, actor_text, storable
+from holdfast.errors import StoreError
 from holdfast.store.messages import Journaled
+from holdfast.store.statement import SQLITE_COMMENTS, leading_words
 
 T = TypeVar("T")
+
+GIVEN = "given"
+"""Where the metadata of an entry has what an operator has given with the action."""
 
 _encode = msgspec.json.Encoder().encode
 
 _PLAIN: dict[str, str] = {member: member.value for kind in (JobState, ExecutionStatus, EndCode) for member in kind}
 """Members of enumerations as plain text: sqlite3 looks for an adapter for all else, and finds none every time."""
 
+TRANSACTION_CONTROL = frozenset(
+    {"begin", "commit", "end", "rollback", "savepoint", "release", "attach", "detach", "vacuum", "pragma"}
+)
+"""What would end the transaction, or change the connection that it runs on."""
+EXPLAINED = ("explain", "query", "plan")
+
 
 def to_json(value: object) -> str:
-    """A batch as the JSON functions of the database want it."""
-    return _encode(value).decode()
+    """A batch as the JSON functions of the database want it; what no database takes in a text is made visible."""
+    try:
+        text = _encode(value).decode()
+    except UnicodeError:
+        return _encode(_storable(value)).decode()
+    # An escape may also stand for itself, in a text that is JSON: only real NULs are replaced.
+    return _encode(_storable(value)).decode() if "\\u0000" in text else text
 
 
-def without_nul(text: str) -> str:
-    """The text with NUL characters made visible: no database keeps them in a text."""
-    return text.replace("\0", "␀")
+def _storable(value: Any) -> Any:
+    """The value with every text in it made storable."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, Mapping):
+        return {_storable(name): _storable(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(one) for one in value]
+    if isinstance(value, msgspec.Struct):
+        return _storable(msgspec.structs.asdict(value))
+    return value
+
+
+def storable_texts(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a statement with every text in them made storable."""
+    return {name: _storable(value) for name, value in parameters.items()}
+
+
+def storable_values(values: Sequence[Any]) -> list[Any]:
+    """The same for parameters without names."""
+    return [_storable(value) for value in values]
 
 
 class Rows(Protocol):
@@ -49,6 +84,15 @@ class Rows(Protocol):
 
     def fetchall(self) -> list[Any]:
         """All rows."""
+        ...
+
+    def fetchmany(self, size: int = ..., /) -> list[Any]:
+        """The next rows, at most so many."""
+        ...
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed, or returned."""
         ...
 
     def close(self) -> None:
@@ -72,18 +116,27 @@ class Connection(Protocol):
 class Session:
     """A transaction of the store. Entries given to `journal` are appended, in order, when it ends."""
 
-    __slots__ = ("_entries", "_sql", "changed_work", "connection", "now")
+    __slots__ = ("_entries", "_sql", "changed_work", "connection", "journaled", "left_waiting", "metadata", "now")
 
     def __init__(self, connection: Connection, sql: Mapping[str, str], now: int) -> None:
         self.connection = connection
         self.now = now
         self._sql = sql
         self.changed_work = False
+        self.left_waiting = False
+        """Has a job ended for which others may wait? They are told in transactions of their own."""
+        self.metadata: Mapping[str, Any] = {}
+        """What an operator has given with the action; it goes into every entry of the transaction."""
         self._entries: list[Journaled] = []
+        self.journaled: list[Journaled] = []
 
     def run(self, statement: str, **parameters: Any) -> Rows:
-        """Execute a statement of queries.sql by its name."""
-        return self.connection.execute(self._sql[statement], parameters)
+        """Execute a statement of queries.sql by its name. A text that no database takes is made visible."""
+        try:
+            return self.connection.execute(self._sql[statement], parameters)
+        except UnicodeEncodeError:
+            # Raised before anything is sent.
+            return self.connection.execute(self._sql[statement], storable_texts(parameters))
 
     def run_rows(self, statement: str, rows: Sequence[tuple[Any, ...]], **parameters: Any) -> None:
         """Execute a statement for all these rows."""
@@ -113,22 +166,69 @@ class Session:
         """A statement with `:name` parameters as this database wants it."""
         return sql
 
+    def digest_of(self, column: str) -> str:
+        """The digest of a text column, as SQL: core.evidence.digest, made where the text is."""
+        raise NotImplementedError
+
+    def attempt(self, sql: str, parameters: Mapping[str, Any]) -> tuple[list[Any], str | None]:
+        """The rows of a look, or why they cannot be read: damage is an answer, only an absent database is an error."""
+        raise NotImplementedError
+
     def lock_jobs(self, job_ids: Iterable[str]) -> None:
         """Keep others from changing these jobs until the end of the transaction, where that is not so anyway."""
         if "lock_jobs" in self._sql:
             self.run("lock_jobs", batch=to_json(sorted(set(job_ids))))
 
-    def lock_queues(self) -> Rows | None:
-        """The limited queues whose free slots nobody else counts until the end; None where nobody could anyway."""
-        return self.run("lock_queues") if "lock_queues" in self._sql else None
+    def try_lock_jobs(self, job_ids: Sequence[str]) -> set[str]:
+        """The same for those of them that nobody else holds: which they are."""
+        if "lock_free_jobs" not in self._sql:
+            return set(job_ids)
+        return {job_id for (job_id,) in self.run("lock_free_jobs", batch=to_json(sorted(job_ids)))}
+
+    def lock_queues(self, slots: Mapping[str, int]) -> Mapping[str, int]:
+        """Of these limited queues the free slots of those that nobody else counts until the end of the transaction."""
+        if "lock_queues" not in self._sql or not slots:
+            return slots
+        ours = [name for (name,) in self.run("lock_queues", batch=to_json(sorted(slots)))]
+        # Counted before the lock was ours, they may have been given away meanwhile.
+        return dict(self.run("open_slots", batch=to_json(ours)).fetchall()) if ours else {}
+
+    def release_waiting(self, job_ids: Sequence[str], limit: int) -> None:
+        """The jobs have succeeded: whoever waited may start; if those are too many, the rest is left for later."""
+        batch = to_json(job_ids)
+        if len(self.run("release_waiting", batch=batch, now=self.now, limit=limit).fetchall()) >= limit:
+            self.run("keep_releases", batch=batch)
 
     def is_open(self) -> bool:
         """Is the transaction still there? A statement of the user's may have ended it."""
         return bool(self.connection.in_transaction)
 
+    def refuse_ended(self) -> None:
+        """Raise if the transaction is gone: what is run now would be run outside of it."""
+        if not self.is_open():
+            raise StoreError("the transaction has ended", hint="a statement made the database give it up")
+
     def is_lost_connection(self, _error: BaseException) -> bool:
         """Does this error of an effect mean that the connection is gone, though it may not show yet?"""
         return False
+
+    def said_goodbye(self) -> BaseException | None:
+        """Why the database has ended the transaction while no statement was under way, if it has."""
+        return None
+
+    def passing(self, _error: BaseException) -> Exception | None:
+        """Our error for one of the user's statements that is the disk's fault, and passes; None for all else."""
+        return None
+
+    def passing_in_submit(self, error: BaseException) -> Exception | None:
+        """The same for a statement of the store's own, which others may also be in the way of."""
+        return self.passing(error)
+
+    def refused_word(self, sql: str) -> str | None:
+        """The word by which a statement of the user's would steer the transaction or the connection, if it does."""
+        # SQLite runs some pragmas while it prepares them, be it only to explain them.
+        words = [word for word in leading_words(sql, 4, SQLITE_COMMENTS) if word not in EXPLAINED]
+        return words[0] if words and words[0] in TRANSACTION_CONTROL else None
 
     def running_effects(self) -> AbstractContextManager[None]:
         """Inside, the user's code runs and may use the transaction."""
@@ -153,9 +253,15 @@ class Session:
 
     def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:
         """Run one statement of the user's for each set of parameters."""
-        rows: Rows | None = None
-        for one in parameters:
-            rows = self.connection.execute(sql, one)
+        with ExitStack() as opened:
+            rows: Rows | None = None
+            for one in parameters:
+                opened.close()
+                # What gives the parameters is code of the user's: it may have ended the transaction, and caught that.
+                self.refuse_ended()
+                rows = self.connection.execute(sql, one)
+                opened.callback(rows.close)
+            opened.pop_all()
         return rows
 
     def submit_in_effect(self, submit: Callable[[], T]) -> T:
@@ -164,8 +270,14 @@ class Session:
 
     def journal(self, entry: Journaled) -> None:
         """Have this change journaled in the transaction that makes it."""
-        if "\0" in entry.reason:
-            entry = msgspec.structs.replace(entry, reason=without_nul(entry.reason))
+        plain = entry.reason.isascii() and entry.actor.isascii() and len(entry.actor) <= ACTOR_LIMIT
+        if not plain or "\0" in entry.reason or "\0" in entry.actor:
+            # Before it is hashed: what is read back has to have the same hash.
+            entry = msgspec.structs.replace(entry, reason=storable(entry.reason), actor=actor_text(entry.actor))
+        if self.metadata:
+            # Under a name of its own: what the engine notes is evidence, and nobody else may write it.
+            noted = msgspec.json.decode(entry.metadata, type=dict[str, msgspec.Raw])
+            entry = msgspec.structs.replace(entry, metadata=to_json({**noted, GIVEN: self.metadata}))
         self._entries.append(entry)
 
     def expect_journal(self, job_ids: Iterable[str]) -> None:
@@ -208,4 +320,4 @@ class Session:
             heads[e.job_id] = (seq, new_hash)
             rows.append((*content, prev_hash, new_hash))
         self.run_rows("insert_journal", rows)
-        self._entries.clear()
+        self.journaled, self._entries = self._entries, []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import overload
 
-import msgspec
-
-from holdfast.core.invariants import Finding, JobFacts
+from holdfast.core.current_step import CurrentStep
+from holdfast.core.facts import FactPage, Finding, JobFacts
+from holdfast.core.names import ulid_bounds
 from holdfast.core.records import (
+    Backlog,
     Child,
     ExecutionRecord,
     JobRecord,
@@ -19,30 +21,29 @@ from holdfast.core.records import (
     WorkerRecord,
 )
 from holdfast.core.states import JobState
-from holdfast.errors import BadInput, JobNotFoundError, QueueNotFoundError
-from holdfast.store.messages import Claim, Held, NewJob, Recovered, Submitted, Write
-from holdfast.store.rows import executions_of, job_of, jobs_of, journal_of, queues_of, record_of, steps_of
+from holdfast.errors import BadInput, JobNotFoundError, StoreUnavailable
+from holdfast.store.changes import Changes
+from holdfast.store.messages import NewJob, Submitted, Write
+from holdfast.store.operator_verbs import OperatorVerbs
+from holdfast.store.protocol import JournalEnd
+from holdfast.store.rows import running_steps, shown, workers_shown
 from holdfast.store.session import Session, to_json
-from holdfast.store.verbs import checking, claiming, operating, retention, submitting, writing
+from holdfast.store.verbs import checking, claiming, facts, retention, submitting, writing
+from holdfast.store.verbs.effects import EffectEndedTransaction
 from holdfast.store.verbs.evidence import is_durable
 
 JOURNAL_PAGE = 1000
+IDS_NAMED = 3
+"""Of several jobs that begin alike."""
+ENDS_PAGE = 10_000
+BEYOND_PAGE = 500
 
 
-class SqlStore(ABC):
+class SqlStore(OperatorVerbs):
     """The verbs of protocol.Store over two kinds of transactions, which a database provides."""
 
     now: Callable[[], int]
-    _submitted_here = False
-    """Set by a submit and reset by the next claim, which then has no need to look whether anything is ready."""
-
-    @abstractmethod
-    def writing(self, verb: str) -> AbstractContextManager[Session]:
-        """A write transaction: committed at the end with its journal, or rolled back whole."""
-
-    @abstractmethod
-    def reading(self, *, consistent: bool = False) -> AbstractContextManager[Session]:
-        """For reading; if `consistent`, all reads in it see one state of the database."""
+    changes: Changes
 
     # --- clients and workers ---
 
@@ -50,17 +51,8 @@ class SqlStore(ABC):
         with self.writing("submit") as session:
             submitted = submitting.submit(session, jobs, actor=actor)
         self._submitted_here = True
+        self.tell_waiting(session, actor=actor)
         return submitted
-
-    def claim(self, *, worker_id: str, flows: Mapping[str, str], limit: int, lease_ms: int) -> list[Claim]:
-        if limit < 1:
-            return []
-        # Looking first keeps an idle worker from taking locks, and from waiting for them.
-        if not self._submitted_here and not self._has_ready():
-            return []
-        self._submitted_here = False
-        with self.writing("claim") as session:
-            return claiming.claim(session, worker_id=worker_id, flows=flows, limit=limit, lease_ms=lease_ms)
 
     def write(
         self, batch: Sequence[Write], *, worker_id: str, lease_ms: int, renew: Callable[[], Sequence[str]] = tuple
@@ -70,50 +62,39 @@ class SqlStore(ABC):
             todo = [(index, one) for index, one in enumerate(batch) if index not in refused]
             try:
                 answers = self._write([one for _, one in todo], worker_id, lease_ms, renew) if todo else []
-            except writing.EffectEndedTransaction as ended:
-                self.refuse_passing(ended.cause)
+            except EffectEndedTransaction as ended:
+                self.refuse_passing(ended)
                 refused[next(index for index, one in todo if one is ended.write)] = ended.error
             else:
                 applied = dict(zip((index for index, _ in todo), answers, strict=True))
                 return [refused[index] if index in refused else applied[index] for index in range(len(batch))]
 
     @abstractmethod
-    def refuse_passing(self, error: BaseException) -> None:
-        """Raise StoreUnavailable for an error that is the database's and will pass."""
+    def refuse_passing(self, ended: EffectEndedTransaction) -> None:
+        """Raise StoreUnavailable if what ended the transaction of an effect is the database's affair and will pass."""
 
     def _write(
         self, batch: Sequence[Write], worker_id: str, lease_ms: int, renew: Callable[[], Sequence[str]]
     ) -> list[Exception | None]:
-        with self.writing("write." + "+".join(sorted({type(one).__name__ for one in batch}))) as session:
-            session.lock_jobs(writing.jobs_of(batch))
-            session.expect_journal(one.job_id for one in batch if not isinstance(one, writing.NOT_JOURNALED))
-            answers = writing.write(session, batch, worker_id=worker_id)
-            if due := renew():
-                claiming.renew(session, due, worker_id=worker_id, expires=self.now() + lease_ms)
+        session: Session | None = None
+        try:
+            with self.writing("write." + "+".join(sorted({type(one).__name__ for one in batch}))) as session:
+                session.lock_jobs(writing.jobs_of(batch))
+                session.expect_journal(one.job_id for one in batch if not isinstance(one, writing.NOT_JOURNALED))
+                answers = writing.write(session, batch, worker_id=worker_id)
+                if due := renew():
+                    claiming.renew(session, due, worker_id=worker_id, expires=self.now() + lease_ms)
+        except StoreUnavailable:
+            self.changes.doubt(session.journaled if session else ())
+            raise
+        self.tell_waiting(session, actor=worker_id, rounds=1)
         return answers
 
-    def evidence(self, batch: Sequence[Write]) -> list[bool]:
+    def evidence(self, batch: Sequence[Write]) -> list[bool | None]:
         with self.reading(consistent=True) as session:
-            return [is_durable(session, one) for one in batch]
-
-    def extend_leases(self, *, worker_id: str, lease_ms: int, only: Sequence[str] | None = None) -> list[Held]:
-        with self.writing("extend-leases") as session:
-            return claiming.extend_leases(session, worker_id=worker_id, lease_ms=lease_ms, only=only)
-
-    def recover(self, *, is_dead: Callable[[str], bool], actor: str) -> list[Recovered]:
-        with self.reading() as session:
-            owners: dict[str, int] = dict(session.run("owners").fetchall())
-            now = session.now
-        dead = [owner for owner in owners if is_dead(owner)]
-        if not dead and not any(expires <= now for expires in owners.values()):
-            return []
-        recovered: list[Recovered] = []
-        while True:
-            with self.writing("recover") as session:
-                batch = claiming.recover(session, dead=dead, actor=actor)
-            recovered += batch
-            if len(batch) < claiming.RECOVERY_BATCH:
-                return recovered
+            answers: list[bool | None] = [is_durable(session, one) for one in batch]
+        self.changes.resolve(answers)
+        return answers
 
     def announce(self, *, worker_id: str, flows: Sequence[str]) -> None:
         with self.writing("announce") as session:
@@ -128,72 +109,34 @@ class SqlStore(ABC):
 
     def next_due(self) -> int | None:
         with self.reading() as session:
-            due: int | None = session.first("next_due")
-            return due
-
-    # --- operators ---
-
-    def cancel(self, job_id: str, *, actor: str, reason: str) -> JobState:
-        with self.writing("cancel") as session:
-            session.changed_work = True  # whoever runs the job has to hear of it
-            return operating.cancel(session, job_id, actor=actor, reason=reason)
-
-    def retry(self, job_id: str, *, actor: str, reason: str, from_state: JobState) -> None:
-        with self.writing("retry") as session:
-            operating.retry(session, job_id, actor=actor, reason=reason, from_state=from_state)
-
-    def fail(self, job_id: str, *, actor: str, reason: str, quarantine: bool) -> None:
-        with self.writing("fail") as session:
-            operating.fail(session, job_id, actor=actor, reason=reason, quarantine=quarantine)
-
-    def restart(self, job_id: str, *, actor: str, reason: str) -> None:
-        with self.writing("restart") as session:
-            operating.restart(session, job_id, actor=actor, reason=reason)
-
-    def stop_stalled(self, exec_id: str, *, actor: str, not_before: int, reason: str = "") -> bool:
-        with self.writing("stop-stalled") as session:
-            return operating.stop_stalled(session, exec_id, actor=actor, not_before=not_before, reason=reason)
-
-    def reproject(self, job_id: str, *, actor: str, reason: str) -> JobState:
-        with self.writing("reproject") as session:
-            return operating.reproject(session, job_id, actor=actor, reason=reason)
-
-    def set_queue(self, name: str, *, max_running: int | None, actor: str | None) -> None:
-        if max_running is not None and max_running < 0:
-            raise BadInput(f"the limit of queue {name!r} cannot be {max_running}", hint="0 or more, or none at all")
-        with self.writing("set-queue") as session:
-            session.changed_work = True
-            if actor is None:
-                session.run("default_limit", name=name, max_running=max_running)
-            elif session.first("set_limit", name=name, max_running=max_running, actor=actor) is None:
-                raise QueueNotFoundError(name)
-
-    def pause_queue(self, name: str, *, actor: str, reason: str) -> None:
-        with self.writing("pause-queue") as session:
-            if session.first("pause_queue", name=name, actor=actor, reason=reason, now=session.now) is None:
-                raise QueueNotFoundError(name)
-
-    def resume_queue(self, name: str) -> None:
-        with self.writing("resume-queue") as session:
-            session.changed_work = True
-            if session.first("resume_queue", name=name) is None:
-                raise QueueNotFoundError(name)
-
-    def prune(self, *, before: int, limit: int, actor: str, dry_run: bool) -> list[str]:
-        if dry_run:
-            with self.reading() as session:
-                return [job.job_id for job in jobs_of(session.run("prunable", before=before, limit=limit))]
-        with self.writing("prune") as session:
-            return retention.prune(session, before=before, limit=limit, actor=actor)
+            due = session.first("next_due")
+            return due if isinstance(due, int) else None
 
     # --- looking ---
 
     def job(self, job_id: str) -> JobRecord:
         with self.reading() as session:
-            row = session.run("job", job_id=job_id).fetchone()
-        if row is None:
-            raise JobNotFoundError(job_id)
-        return job_of(row)
+            cursor = session.run("job", job_id=job_id)
+            found = shown(JobRecord, cursor, cursor.fetchall())
+            if not found:
+                raise retention.not_found(session, job_id)
+        return found[0]
+
+    def full_job_id(self, prefix: str) -> str:
+        bounds = ulid_bounds(prefix)
+        if bounds is None:
+            return prefix
+        with self.reading() as session:
+            rows = session.run("job_ids_between", first=bounds[0], last=bounds[1], limit=IDS_NAMED + 1)
+            found = [str(row[0]) for row in rows]
+        if not found:
+            raise JobNotFoundError(prefix)
+        if len(found) > 1:
+            more = ", …" if len(found) > IDS_NAMED else ""
+            raise BadInput(
+                f"several jobs begin with {prefix}: {', '.join(found[:IDS_NAMED])}{more}", hint="give more of the id"
+            )
+        return found[0]
 
     def jobs(
         self,
@@ -207,7 +150,7 @@ class SqlStore(ABC):
         wanted = {"flow": flow, "queue": queue, "key": key}
         given = {name: value for name, value in wanted.items() if value is not None}
         with self.reading() as session:
-            return jobs_of(session.select_jobs(given, states, limit))
+            return shown(JobRecord, session.select_jobs(given, states, limit))
 
     def request(self, job_id: str) -> str:
         with self.reading() as session:
@@ -218,34 +161,65 @@ class SqlStore(ABC):
 
     def executions(self, job_id: str) -> list[ExecutionRecord]:
         with self.reading() as session:
-            return executions_of(session.run("executions", job_id=job_id))
+            return shown(ExecutionRecord, session.run("executions", job_id=job_id))
 
     def steps(self, job_id: str) -> list[StepRecord]:
         with self.reading() as session:
-            return steps_of(session.run("steps", job_id=job_id))
+            return shown(StepRecord, session.run("steps", job_id=job_id))
 
-    def journal(self, job_id: str | None = None) -> Iterator[JournalEntry]:
+    @overload
+    def journal(self, job_id: str) -> list[JournalEntry]: ...
+
+    @overload
+    def journal(self, job_id: None = None) -> Iterator[JournalEntry]: ...
+
+    def journal(self, job_id: str | None = None) -> list[JournalEntry] | Iterator[JournalEntry]:
+        if job_id is None:
+            return self._whole_journal()
+        with self.reading() as session:
+            return shown(JournalEntry, session.run("journal_of", job_id=job_id))
+
+    def _whole_journal(self) -> Iterator[JournalEntry]:
         last: tuple[str, int] = ("", 0)
         while True:
             with self.reading() as session:
-                if job_id is not None:
-                    rows = session.run("journal_of", job_id=job_id)
-                else:
-                    rows = session.run("journal_page", job_id=last[0], seq=last[1], limit=JOURNAL_PAGE)
-                page = [journal_of(rows, row) for row in rows]
+                rows = session.run("journal_page", job_id=last[0], seq=last[1], limit=JOURNAL_PAGE)
+                page = shown(JournalEntry, rows)
             yield from page
-            if job_id is not None or len(page) < JOURNAL_PAGE:
+            if len(page) < JOURNAL_PAGE:
                 return
             last = (page[-1].job_id, page[-1].seq)
 
+    def journal_ends(self, *, after: str = "") -> dict[str, JournalEnd]:
+        ends: dict[str, JournalEnd] = {}
+        last: str | None = after
+        while last is not None:
+            with self.reading() as session:
+                page = session.run("journal_ends", after=last, limit=ENDS_PAGE).fetchall()
+            # Of a job without a journal, somebody has removed it: see `check`.
+            ends.update((job_id, JournalEnd(seq or 0, bool(is_open))) for job_id, seq, is_open in page)
+            last = page[-1][0] if len(page) == ENDS_PAGE else None
+        return ends
+
+    def journal_beyond(self, ends: Mapping[str, int]) -> Iterator[list[JournalEntry]]:
+        jobs = list(ends.items())
+        for start in range(0, len(jobs), BEYOND_PAGE):
+            batch = to_json(jobs[start : start + BEYOND_PAGE])
+            with self.reading() as session:
+                page = shown(JournalEntry, session.run("journal_beyond", batch=batch))
+            yield page
+
     def children(self, job_id: str) -> list[Child]:
         with self.reading() as session:
-            cursor = session.run("children", parent=job_id)
-            return [record_of(Child, cursor, row) for row in cursor]
+            return shown(Child, session.run("children", parent=job_id))
 
     def under_way(self) -> list[ExecutionRecord]:
         with self.reading() as session:
-            return executions_of(session.run("under_way"))
+            return shown(ExecutionRecord, session.run("under_way"))
+
+    def running(self, job_ids: Sequence[str]) -> list[CurrentStep]:
+        with self.reading() as session:
+            return running_steps(session, job_ids)
 
     def last_progress(self, exec_id: str) -> int | None:
         with self.reading() as session:
@@ -254,31 +228,68 @@ class SqlStore(ABC):
 
     def queues(self) -> list[QueueRecord]:
         with self.reading() as session:
-            return queues_of(session.run("queues"))
+            return shown(QueueRecord, session.run("queues"))
 
     def workers(self) -> list[WorkerRecord]:
         with self.reading() as session:
-            return [
-                WorkerRecord(worker_id=w, flows=tuple(msgspec.json.decode(f)), started_at=started, seen_at=seen)
-                for w, f, started, seen in session.run("workers")
-            ]
+            return workers_shown(session.run("workers"))
 
     def definitions(self) -> Mapping[str, str]:
         with self.reading() as session:
             return dict(session.run("definitions").fetchall())
 
+    def flows_of(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        with self.reading() as session:
+            return dict(session.run("flows_of", batch=to_json(job_ids)).fetchall())
+
+    def unsettled_counts(self) -> Mapping[tuple[str, str], int]:
+        with self.reading() as session:
+            return {(str(flow), str(state)): count for flow, state, count in session.run("unsettled_counts")}
+
+    def backlog(self) -> list[Backlog]:
+        with self.reading() as session:
+            return shown(Backlog, session.run("backlog", now=session.now))
+
     def counts(self) -> Mapping[tuple[str, str], int]:
         with self.reading() as session:
             return {(flow, state): count for flow, state, count in session.run("counts")}
 
-    def facts(self, *, unsettled_only: bool) -> Iterator[JobFacts | Finding]:
-        with self.reading(consistent=True) as session:
-            yield from checking.facts(session, unsettled_only=unsettled_only)
+    @abstractmethod
+    def looking(self) -> AbstractContextManager[Session]:
+        """For reading facts, which are of one moment."""
+
+    def facts(self) -> Iterator[JobFacts | Finding]:
+        after: str | None = ""
+        while after is not None:
+            page = self.fact_page(after=after, limit=facts.PAGE)
+            yield from page.facts
+            after = page.last
+
+    def fact_page(self, *, after: str, limit: int) -> FactPage:
+        with self.looking() as session:
+            return facts.page_after(session, after, limit)
+
+    def facts_of(self, job_ids: Collection[str]) -> list[JobFacts | Finding]:
+        with self.looking() as session:
+            return facts.chosen(session, job_ids)
+
+    def running_ids(self, *, after: str, limit: int) -> list[str]:
+        with self.reading() as session:
+            return [row[0] for row in session.run("running_ids", after=after, limit=limit)]
+
+    def oldest_id(self) -> str | None:
+        with self.reading() as session:
+            oldest: str | None = session.first("oldest_id")
+            return oldest
+
+    def newest_ids(self, *, limit: int) -> list[str]:
+        with self.reading() as session:
+            return [row[0] for row in session.run("newest_ids", limit=limit)]
+
+    def table_faults(self) -> list[Finding]:
+        with self.looking() as session:
+            return list(checking.tables(session, with_pruned=False))
 
     def pruned_heads(self) -> Mapping[str, str]:
         with self.reading() as session:
             return dict(session.run("pruned_heads").fetchall())
-
-    def _has_ready(self) -> bool:
-        with self.reading() as session:
-            return bool(session.first("has_ready", now=session.now))

@@ -12,6 +12,8 @@ from typing import Any, assert_never
 
 from holdfast.client import Client
 from holdfast.core.flow import Flow
+from holdfast.core.outcomes import TryFailed
+from holdfast.crash_points import SimulatedCrash
 from holdfast.engine.executor import Executor
 from holdfast.engine.following import Gone, Next, Perform, Send, Sleep
 from holdfast.engine.run import LiveRun
@@ -86,9 +88,15 @@ class InlineWorker:
                 assert_never(following)
 
     def _perform(self, run: LiveRun) -> Next:
-        if run.is_async:
+        if not run.is_async:
+            return self._executor.perform(run)
+        try:
             return asyncio.run(self._executor.perform_async(run))
-        return self._executor.perform(run)
+        except SimulatedCrash:
+            raise
+        except BaseException as error:
+            # An exit in a task that the step has started, which ends the loop of asyncio.run.
+            return self._executor.conclude(run, TryFailed(error))
 
     def _wait(self) -> bool:
         """Go to the next moment at which something can happen; False if there is none."""

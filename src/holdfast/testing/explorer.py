@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from holdfast.app import Engine
+from holdfast.core.facts import Severity
 from holdfast.core.flow import Flow
-from holdfast.core.invariants import Severity
 from holdfast.core.states import COMMITTED_STATUSES, UNFINISHED_STATES
 from holdfast.crash_points import SimulatedCrash, set_hook
 from holdfast.guard.check import check

@@ -98,6 +98,10 @@ def judged_xattrs(
                 kept.append((name, value))
         elif _is_portable(name) and entry.kind in {Kind.FILE, Kind.DIRECTORY}:
             kept.append((name, value))
+        elif _is_portable(name) and entry.kind is Kind.SYMLINK:
+            # Linux has no such thing, and who tries to set it fails.
+            detail = f"a symbolic link cannot have {shown}"
+            remarks.append(by_policy(policy, Reason.BAD_XATTR, detail, instead="left out"))
         else:
             remarks.append(warning(Reason.XATTR_STRIPPED, f"{shown} is not carried over"))
     return tuple(kept), remarks

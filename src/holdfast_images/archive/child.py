@@ -116,6 +116,7 @@ def _work(job: Job, teller: Teller) -> Inspected | Done | Failed:
             keep_setuid=job.keep_setuid,
             keep_owner=privileged,
             second=second,
+            checksum=job.checksum,
             progress=teller.progress,
         )
         return Done(msgspec.structs.replace(extracted, confinement=tuple(measures)))

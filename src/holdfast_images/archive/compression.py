@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 
 from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.inflating import GzipSource, Source, ZstdSource
+from holdfast_images.archive.file_hash import FileHash
+from holdfast_images.archive.inflating import XZ_MAGIC, GzipSource, Source, Window, XzSource, ZstdSource
 from holdfast_images.archive.reading_ahead import ReadAhead
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
@@ -21,9 +23,9 @@ RATIO_FROM = 64 << 20
 HEADERS_PER_ENTRY = 16 << 10
 """What names, extension headers and padding may add to the content in the decompressed stream."""
 
+_SOURCES: dict[str, Callable[[Window], Source]] = {"gzip": GzipSource, "xz": XzSource, "zstd": ZstdSource}
 _FOREIGN = {
     b"BZh": "bzip2",
-    b"\xfd7zXZ\0": "xz",
     b"\x5d\0\0": "lzma",
     b"\x1f\x9d": "compress",
     b"\x1f\xa0": "compress",
@@ -32,8 +34,13 @@ _FOREIGN = {
 }
 
 
-def open_stream(fd: int, *, limits: Limits, start: int = 0, length: int | None = None) -> Stream:
-    """The content of the window [start, start + length) of the file, decompressed if its first bytes say so."""
+def open_stream(
+    fd: int, *, limits: Limits, start: int = 0, length: int | None = None, hashed: FileHash | None = None
+) -> Stream:
+    """The content of the window [start, start + length) of the file, decompressed if its first bytes say so.
+
+    `hashed` is shown everything that is read of it.
+    """
     available = max(0, os.fstat(fd).st_size - start)
     length = available if length is None else length
     if length > available:
@@ -42,9 +49,8 @@ def open_stream(fd: int, *, limits: Limits, start: int = 0, length: int | None =
         raise ImageRefused(Reason.IMAGE_TOO_LARGE, f"it has {length} bytes, an image may have {limits.image_bytes}")
     kind = _compression(os.pread(fd, min(8, length), start))
     if kind == "none":
-        return Stream(fd, start, length)
-    source: Source = GzipSource(fd, start, length) if kind == "gzip" else ZstdSource(fd, start, length)
-    return CompressedStream(source, kind, limits)
+        return Stream(fd, start, length, hashed)
+    return CompressedStream(_SOURCES[kind](Window(fd, start, length, hashed)), kind, limits)
 
 
 def _compression(beginning: bytes) -> str:
@@ -53,13 +59,15 @@ def _compression(beginning: bytes) -> str:
     # The second is a skippable frame, with which a zstd file may begin.
     if beginning.startswith(b"\x28\xb5\x2f\xfd") or (beginning[1:4] == b"\x2a\x4d\x18" and beginning[0] >> 4 == 5):
         return "zstd"
+    if beginning.startswith(XZ_MAGIC):
+        return "xz"
     for magic, name in _FOREIGN.items():
         if beginning.startswith(magic):
             raise ImageRefused(
                 Reason.UNSUPPORTED_COMPRESSION,
                 f"it is compressed by {name}",
                 offset=0,
-                hint="compress the archive by gzip or zstd",
+                hint="compress the archive by gzip, xz or zstd",
             )
     return "none"
 
@@ -72,9 +80,10 @@ class Stream:
 
     compression = "none"
 
-    def __init__(self, fd: int, start: int, length: int) -> None:
+    def __init__(self, fd: int, start: int, length: int, hashed: FileHash | None = None) -> None:
         self._fd = fd
         self._start = start
+        self._hashed = hashed
         self.length: int | None = length
         """None if only reading it through can tell."""
         # Page-aligned: the kernel copies into it twice as fast.
@@ -154,6 +163,8 @@ class Stream:
             if got == 0:
                 raise ImageRefused(Reason.TRUNCATED, "the file became shorter while it was read", hint=AGAIN)
             filled += got
+        if self._hashed is not None:
+            self._hashed.saw(self._start + self.base, self.buffer[:filled])
         self._end = filled
         return filled
 

@@ -60,6 +60,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 10 << 30
     depth: int = 256
     name_bytes: int = 4096
+    names_bytes: int = 12 << 20
+    """Of all names and link targets together: they are kept in memory until the end."""
     xattrs_per_entry: int = 32
     xattr_bytes: int = 4096
     """Of one value."""
@@ -94,8 +96,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     form: str
     """"tar", "oci" or "docker"; "unknown" if it was refused before that could be told."""
     compression: str
-    """"none", "gzip" or "zstd"."""
+    """"none", "gzip", "xz" or "zstd"."""
     entries: int
+    """Those of the archive, and the directories that their names imply."""
     total_bytes: int
     findings: tuple[Finding, ...]
     findings_left_out: int = 0

@@ -10,8 +10,10 @@ from holdfast_images.archive import confining
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
 from holdfast_images.archive.failing import meaning
+from holdfast_images.archive.file_hash import FileHash
 from holdfast_images.archive.images import Image, Progress, Reading, open_image, verify_contents
 from holdfast_images.archive.layers import LayeredTree, make_root
+from holdfast_images.archive.merged import MergedLayers
 from holdfast_images.archive.names import printable
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.reasons import Reason
@@ -39,21 +41,26 @@ def extract(
     keep_owner: bool,
     progress: Progress,
     second: SecondWriter | None = None,
+    checksum: str = "",
 ) -> Extracted:
     """Extract the archive below the empty directory `target`, and sync it; with the help of a second process, if given.
 
+    `checksum`: its SHA-256. What is written is hashed as it is read; ChecksumMismatch if it was another file's.
     Crash: what was written stays, and is never completed later; only what this returns may be believed.
     """
-    image = open_image(archive, spool=spool, limits=limits)
+    image = open_image(archive, spool=spool, limits=limits, checksum=checksum)
     verify_contents(image, limits, Reading(limits, progress), all_layers=False)
     confining.limit_file_size(limits.file_bytes)
     work = Extraction(policy, limits, keep_setuid=keep_setuid, progress=progress)
     work.warn(*image.findings)
     if image.form == "tar":
         tree = SharedTree(target, depth=limits.depth, keep_owner=keep_owner, second=second)
-        with Flusher(target), closing(open_stream(archive, limits=limits)) as stream:
+        hashed = FileHash.of_file(archive) if checksum else None
+        with Flusher(target), closing(open_stream(archive, limits=limits, hashed=hashed)) as stream:
             work.write(stream, tree)
         work.finish(tree)
+        if hashed is not None:
+            hashed.refuse_other(f"sha256:{checksum}", "the archive")
     else:
         _apply_layers(image, target, work, limits=limits, keep_owner=keep_owner, second=second)
     return work.extracted()
@@ -73,8 +80,11 @@ def _apply_layers(
 def _write_layers(image: Image, tree: LayeredTree, work: Extraction, limits: Limits) -> None:
     for layer in image.layers:
         tree.begin_layer()
-        with closing(image.open_layer(layer, limits)) as stream:
+        stored = image.stored_hash(layer)
+        with closing(image.open_layer(layer, limits, stored)) as stream:
             work.write(stream, tree, layer=layer.name)
+        stored.refuse_other(layer.stored, f"the layer {layer.name}")
+    work.judge_all_layers(tree)
 
 
 class Extraction:
@@ -89,11 +99,15 @@ class Extraction:
         self._files = 0
         self._bytes = 0
         self._warnings: list[Finding] = []
+        self._merged = MergedLayers(policy, limits)
 
     def write(self, stream: Stream, tree: SharedTree, *, layer: str = "") -> None:
         """Write every entry of a tar; the first that breaks a rule ends it."""
         judge = Judge(self._policy, self._limits, keep_setuid=self._keep_setuid, layer=bool(layer))
         reader = TarReader(stream, self._limits)
+        merged = self._merged if layer else None
+        if merged is not None:
+            merged.begin_layer()
         total = stream.length or 0
         # What the layers before have left of the limits; the judge and the reader know only their own.
         entries_left = self._limits.entries - self._entries
@@ -105,12 +119,15 @@ class Extraction:
                 verdict = judge.judge(entry)
                 if verdict.findings:
                     self._heed(verdict.findings, layer)
+                if merged is not None:
+                    self._heed(merged.apply(entry, verdict), layer)
                 entries += 1
                 if entry.kind is not Kind.DIRECTORY:
                     files += 1
                     size += entry.size
-                if entries > entries_left or size > bytes_left:
-                    self._refuse_excess(too_many=entries > entries_left)
+                implied = judge.implied if merged is None else merged.implied
+                if entries + implied > entries_left or judge.total_bytes > bytes_left:
+                    self._refuse_excess(too_many=entries + implied > entries_left)
                 if not verdict.left_out:
                     _write(tree, entry, verdict, reader)
                 if not entries & 31 or entry.size > 1 << 20:
@@ -126,6 +143,15 @@ class Extraction:
         self._entries += entries
         self._files += files
         self._bytes += size
+
+    def judge_all_layers(self, tree: SharedTree) -> None:
+        """What can only be judged, and counted, when all layers are in place."""
+        try:
+            self._heed(tuple(self._merged.finish()), "")
+        except ImageRefused:
+            tree.settle()
+            raise
+        self._files, self._bytes = self._merged.totals()
 
     def finish(self, tree: SharedTree) -> None:
         """Everything written is as it should be and on the disk."""
@@ -145,7 +171,7 @@ class Extraction:
         self._warnings.extend(findings[: max(0, WARNINGS - len(self._warnings))])
 
     def extracted(self) -> Extracted:
-        """What was made. A file that a later layer replaced counts twice: it was written twice."""
+        """What was made: of layers, what is there in the end."""
         return Extracted(file_count=self._files, total_bytes=self._bytes, warnings=tuple(self._warnings))
 
     def _heed(self, findings: tuple[Finding, ...], layer: str) -> None:

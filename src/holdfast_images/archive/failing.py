@@ -6,7 +6,16 @@ import errno
 
 from holdfast_images.archive.lines import Failed
 from holdfast_images.archive.reasons import Reason
-from holdfast_images.errors import DeviceLost, ImageBusy, ImageError, ImageRefused, NoSpace, Permanent, TryAgain
+from holdfast_images.errors import (
+    ChecksumMismatch,
+    DeviceLost,
+    ImageBusy,
+    ImageError,
+    ImageRefused,
+    NoSpace,
+    Permanent,
+    TryAgain,
+)
 
 _REFUSED_BY_KERNEL = {
     errno.ENAMETOOLONG: (Reason.NAME_TOO_LONG, "the file system cannot keep so long a name"),
@@ -14,7 +23,7 @@ _REFUSED_BY_KERNEL = {
     errno.EMLINK: (Reason.TOO_MANY_LINKS, "the file system cannot count so many names of one file"),
 }
 _ERRORS: dict[str, type[ImageError]] = {
-    error.__name__: error for error in (DeviceLost, ImageBusy, NoSpace, Permanent, TryAgain)
+    error.__name__: error for error in (ChecksumMismatch, DeviceLost, ImageBusy, NoSpace, Permanent, TryAgain)
 }
 
 

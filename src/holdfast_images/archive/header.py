@@ -12,9 +12,9 @@ from holdfast_images.errors import ImageRefused
 BLOCK = 512
 LAYOUT = struct.Struct("100s24s12s12s8sc100s8s80x155s12s")
 """name, (mode, uid, gid), size, mtime, checksum, type, link name, (magic, version), (names, device), prefix, rest."""
-PLAIN_LAYOUT = struct.Struct("100s24s11sc11sc8sc108s80x167s")
+PLAIN_LAYOUT = struct.Struct("100s24s11sc11sc8sc108s64x16s167s")
 """The same block in other pieces: name, owner, size and its last byte, mtime and its last byte, checksum, type,
-(link name, magic), (prefix, rest)."""
+(link name, magic), device, (prefix, rest)."""
 DEVICE = slice(329, 345)
 """Major and minor number of a device node, eight bytes each."""
 
@@ -26,6 +26,8 @@ NO_PREFIX = bytes(155)
 NO_REST = bytes(12)
 PLAIN_MIDDLES = (bytes(100) + POSIX, bytes(100) + GNU)
 PLAIN_END = bytes(167)
+PLAIN_DEVICES = (b"0000000\0" * 2, bytes(16))
+"""The device numbers of what is no device, as most writers put them."""
 BEFORE_END = BLOCK - len(PLAIN_END)
 """Bytes of a plain header that its checksum is about: the others are zeros."""
 
@@ -95,10 +97,11 @@ def is_checksum(field: bytes, total: int) -> bool:
 
 
 def number(field: bytes, *, negative: bool = False) -> int:
-    """The number in a field: octal digits, then only spaces and NULs; or base-256. Everything else is refused."""
+    """The number in a field: octal digits with spaces around them, NULs behind; or base-256. All else is refused."""
     if field[0] >= 128:
         return _base_256(field, negative=negative)
-    digits = field.rstrip(b"\0 ")
+    # Perl and Java align to the right: every reader leaves out spaces in front.
+    digits = field.rstrip(b"\0 ").lstrip(b" ")
     if not digits:
         # Blank means zero to every reader, but some stumble over spaces.
         if field.strip(b"\0"):

@@ -9,9 +9,18 @@ import msgspec
 
 from holdfast_images.archive.compression import HEADERS_PER_ENTRY, Stream, open_stream
 from holdfast_images.archive.entry import Finding, Limits, Policy, Report, Severity
+from holdfast_images.archive.file_hash import FileHash
 from holdfast_images.archive.inspecting import Findings, inspect_tar, refusal
-from holdfast_images.archive.manifests import Layer, Selected, host_architecture, select_docker, select_oci
+from holdfast_images.archive.manifests import (
+    COMPRESSIONS_OF_LAYERS,
+    Layer,
+    Selected,
+    host_architecture,
+    select_docker,
+    select_oci,
+)
 from holdfast_images.archive.members import Members, index_members, spool_whole
+from holdfast_images.archive.merged import MergedLayers
 from holdfast_images.archive.names import components, is_member_name
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.reasons import Reason
@@ -32,20 +41,31 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     """None in a plain tar."""
     findings: tuple[Finding, ...] = ()
 
-    def open_layer(self, layer: Layer, limits: Limits) -> Stream:
+    def open_layer(self, layer: Layer, limits: Limits, hashed: FileHash | None = None) -> Stream:
         """The layer's content, compressed as its media type says."""
-        stream = open_stream(self.fd, limits=limits, start=layer.member.start, length=layer.member.size)
-        if layer.compression not in {None, stream.compression}:
+        stream = open_stream(self.fd, limits=limits, start=layer.member.start, length=layer.member.size, hashed=hashed)
+        # Of a docker-save archive nothing says it; what no media type has is taken from none.
+        if stream.compression not in ({layer.compression} if layer.compression else COMPRESSIONS_OF_LAYERS):
             stream.close()
+            expected = layer.compression or "gzip or zstd"
             raise ImageRefused(
                 Reason.UNSUPPORTED_MEDIA_TYPE,
-                f"{layer.name} should be compressed by {layer.compression}, and is by {stream.compression}",
+                f"{layer.name} should be compressed by {expected}, and is by {stream.compression}",
             )
         return stream
 
+    def stored_hash(self, layer: Layer) -> FileHash:
+        """To be shown what is read of a layer, and then compared with its digest."""
+        algorithm = layer.stored.partition(":")[0]
+        return FileHash(self.fd, layer.member.start, layer.member.size, algorithm)
 
-def open_image(archive: int, *, spool: int, limits: Limits) -> Image:
-    """Recognise the archive by its entries; `spool` is an empty file for a decompressed copy, if one is needed."""
+
+def open_image(archive: int, *, spool: int, limits: Limits, checksum: str = "") -> Image:
+    """Recognise the archive by its entries; `spool` is an empty file for a decompressed copy, if one is needed.
+
+    With the SHA-256 of the archive, what names its layers is what has that digest: they are proven by what they are
+    named by. A plain tar is compared when it is read.
+    """
     stream = open_stream(archive, limits=limits)
     compression = stream.compression
     try:
@@ -55,14 +75,16 @@ def open_image(archive: int, *, spool: int, limits: Limits) -> Image:
     plain = Image(form="tar", compression=compression, fd=archive)
     if not may_have_layers:
         return plain
-    source = archive
+    source, hashed = archive, FileHash.of_file(archive) if checksum else None
     if compression != "none":
-        spool_whole(archive, spool, limits=limits)
+        spool_whole(archive, spool, limits=limits, hashed=hashed)
         source = spool
-    members = index_members(source, limits=limits)
+    members = index_members(source, limits=limits, hashed=hashed if source == archive else None)
     form = _form(members)
     if members is None or form == "tar":
         return plain
+    if hashed is not None:
+        hashed.refuse_other(f"sha256:{checksum}", "the archive")
     selected = _select(members, form, limits)
     image = Image(form=form, compression=compression, fd=source, layers=selected.layers, findings=selected.findings)
     for layer in image.layers:
@@ -101,7 +123,9 @@ def verify_contents(image: Image, limits: Limits, reading: Reading, *, all_layer
         if all_layers or not layer.proven:
             reading.layer_begins()
             algorithm = layer.content.partition(":")[0]
-            found = members.digest_of_content(layer.member, limits, algorithm, reading.at)
+            stored = image.stored_hash(layer)
+            found = members.digest_of_content(layer.member, limits, algorithm, reading.at, stored)
+            stored.refuse_other(layer.stored, f"the layer {layer.name}")
             if found != layer.content:
                 raise ImageRefused(
                     Reason.DIGEST_MISMATCH, f"the layer {layer.name} decompresses to {found}, not {layer.content}"
@@ -126,18 +150,20 @@ def inspect(
         finally:
             stream.close()
     reports: list[tuple[str, Report]] = []
+    merged = MergedLayers(policy, limits)
     for layer in image.layers:
         reading.layer_begins()
+        merged.begin_layer()
         try:
             stream = image.open_layer(layer, limits)
         except ImageRefused as refused:
             reports.append((layer.name, _refused(refused, policy)))
             continue
         try:
-            reports.append((layer.name, judge(stream, layer=True, on_progress=reading.at)))
+            reports.append((layer.name, judge(stream, merged=merged, on_progress=reading.at)))
         finally:
             stream.close()
-    return _joined(image, reports, policy, limits)
+    return _joined(image, reports, merged, policy, limits)
 
 
 def _begins_like_layers(stream: Stream, limits: Limits) -> bool:
@@ -190,13 +216,16 @@ def _refused(refused: ImageRefused, policy: Policy) -> Report:
     )
 
 
-def _joined(image: Image, reports: list[tuple[str, Report]], policy: Policy, limits: Limits) -> Report:
+def _joined(
+    image: Image, reports: list[tuple[str, Report]], merged: MergedLayers, policy: Policy, limits: Limits
+) -> Report:
     """One report of all layers; paths say which layer they are in, offsets are those in the layer."""
     findings = Findings()
     findings.add(image.findings)
+    findings.add(merged.finish())
     for name, report in reports:
         findings.add(msgspec.structs.replace(each, path=f"{name}:{each.path}") for each in report.findings)
-    entries = sum(report.entries for _, report in reports)
+    entries = sum(report.entries for _, report in reports) + merged.implied
     total = sum(report.total_bytes for _, report in reports)
     for code, amount, limit in (
         (Reason.TOO_MANY_ENTRIES, entries, limits.entries),

@@ -1,23 +1,36 @@
-"""gzip and zstd, piece by piece, strictly: every byte belongs to a complete, verified stream."""
+"""gzip, xz and zstd, piece by piece, strictly: every byte belongs to a complete, verified stream."""
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Any, Protocol
 
 import zstandard
 from isal import igzip_lib
 
+from holdfast_images.archive.file_hash import FileHash
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.zstd_frames import FrameWalker
 from holdfast_images.errors import ImageRefused
 
+# Some builds of Python lack it. Imported here, because the process that reads archives may open nothing later.
+lzma: Any
+try:
+    import lzma
+except ImportError:
+    lzma = None
+
+XZ_MAGIC = b"\xfd7zXZ\0"
 PIECE = 64 << 10
 """Compressed bytes read at a time. What follows the end of a gzip member is copied once per member, so not too many."""
 MEMBERS = 1 << 20
 """bgzip makes one member per 64 KiB; a million empty ones only cost time."""
-ZSTD_WINDOW = 128 << 20
-"""What the zstd program takes without being told to."""
+FLAGS = 3
+"""Where the flags are in the header of a gzip member."""
+XZ_MEMORY = 96 << 20
+"""xz -9 takes 65 MiB to decompress."""
+ZSTD_WINDOW = 32 << 20
+"""What zstd --ultra -20 makes, and less than xz takes: together with all names that is the memory of a reader."""
 
 AGAIN = "the file is not whole: download or make it again"
 
@@ -33,13 +46,14 @@ class Source(Protocol):
         """Some more bytes; 0 when the compressed stream has ended as it should."""
 
 
-class _Window:
+class Window:
     """A part of a file, read from its beginning to its end."""
 
-    def __init__(self, fd: int, start: int, length: int) -> None:
+    def __init__(self, fd: int, start: int, length: int, hashed: FileHash | None = None) -> None:
         self._fd = fd
         self._start = start
         self._length = length
+        self._hashed = hashed
         self.consumed = 0
 
     def read(self, size: int) -> bytes:
@@ -48,6 +62,8 @@ class _Window:
         piece = os.pread(self._fd, wanted, self._start + self.consumed) if wanted > 0 else b""
         if wanted > 0 and not piece:
             raise ImageRefused(Reason.TRUNCATED, "the file became shorter while it was read", hint=AGAIN)
+        if self._hashed is not None:
+            self._hashed.saw(self._start + self.consumed, piece)
         self.consumed += len(piece)
         return piece
 
@@ -55,11 +71,11 @@ class _Window:
 class GzipSource:
     """gzip, of any number of members; zeros may follow the last, nothing else."""
 
-    def __init__(self, fd: int, start: int, length: int) -> None:
-        self._window = _Window(fd, start, length)
+    def __init__(self, window: Window) -> None:
+        self._window = window
         self._member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
         self._members = 1
-        self._input = b""
+        self._input = self._checked(b"")
 
     @property
     def consumed(self) -> int:
@@ -100,12 +116,26 @@ class GzipSource:
             return False
         if not rest.startswith(b"\x1f\x8b"):
             raise self._trailing()
+        rest = self._checked(rest)
         self._members += 1
         if self._members > MEMBERS:
             raise ImageRefused(Reason.DECOMPRESSION_BOMB, f"the gzip stream has more than {MEMBERS} members")
         self._member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
         self._input = rest
         return True
+
+    def _checked(self, beginning: bytes) -> bytes:
+        """The beginning of a member, with so much of it that its flags are there; RFC 1952 forbids unknown ones."""
+        while len(beginning) <= FLAGS and (more := self._window.read(PIECE)):
+            beginning += more
+        if beginning[FLAGS:][:1] > b"\x1f":
+            raise ImageRefused(
+                Reason.BAD_COMPRESSION,
+                f"the gzip header has the reserved flags {beginning[FLAGS]:#04x}",
+                offset=self.consumed,
+                hint="compress the archive once more, by gzip",
+            )
+        return beginning
 
     def _skip_zeros(self, rest: bytes) -> None:
         while rest:
@@ -119,11 +149,95 @@ class GzipSource:
         )
 
 
+class XzSource:
+    """xz, of any number of streams; zeros may follow each, four at a time."""
+
+    def __init__(self, window: Window) -> None:
+        if lzma is None:
+            raise ImageRefused(
+                Reason.UNSUPPORTED_COMPRESSION,
+                "it is compressed by xz, and this Python was built without it",
+                hint="compress the archive by gzip or zstd, or use a Python with the module lzma",
+            )
+        self._window = window
+        self._stream: Any = None
+        self._new_stream()
+        self._has_ended = False
+        self._input = b""
+
+    @property
+    def consumed(self) -> int:
+        """How many compressed bytes were read."""
+        return self._window.consumed
+
+    def readinto(self, target: memoryview) -> int:
+        """Some more decompressed bytes; 0 at the end."""
+        while not self._has_ended:
+            if self._stream.eof and not self._next_stream():
+                # Its memory is as much as all names take; what is judged in the end needs some.
+                self._has_ended, self._stream = True, None
+                break
+            if self._stream.needs_input and not self._input:
+                self._input = self._window.read(PIECE)
+                if not self._input:
+                    raise ImageRefused(Reason.TRUNCATED, "the xz stream is cut off", offset=self.consumed, hint=AGAIN)
+            piece, self._input = self._input, b""
+            produced = self._inflate(piece, len(target))
+            if produced:
+                target[: len(produced)] = produced
+                return len(produced)
+        return 0
+
+    def _new_stream(self) -> None:
+        self._stream = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
+
+    def _inflate(self, piece: bytes, size: int) -> bytes:
+        try:
+            produced: bytes = self._stream.decompress(piece, size)
+        except lzma.LZMAError as error:
+            reason = Reason.WINDOW_TOO_LARGE if "emory usage limit" in str(error) else Reason.BAD_COMPRESSION
+            raise ImageRefused(
+                reason, f"the xz stream cannot be read: {error}", offset=self.consumed, hint=AGAIN
+            ) from None
+        if self._stream.check == lzma.CHECK_UNKNOWN:
+            return produced  # not known before the header is there
+        if not lzma.is_check_supported(self._stream.check):
+            raise ImageRefused(Reason.BAD_COMPRESSION, "the xz stream has a checksum of an unknown kind", offset=0)
+        return produced
+
+    def _next_stream(self) -> bool:
+        rest = self._stream.unused_data
+        zeros = 0
+        while True:
+            rest = rest or self._window.read(PIECE)
+            left = rest.lstrip(b"\0")
+            zeros += len(rest) - len(left)
+            if left or not rest:
+                break
+            rest = b""
+        if zeros % 4:
+            raise self._trailing()
+        if not left:
+            return False
+        while len(left) < len(XZ_MAGIC) and (more := self._window.read(PIECE)):
+            left += more
+        if not left.startswith(XZ_MAGIC):
+            raise self._trailing()
+        self._new_stream()
+        self._input = left
+        return True
+
+    def _trailing(self) -> ImageRefused:
+        return ImageRefused(
+            Reason.TRAILING_DATA, "something that is not xz follows the xz stream", offset=self.consumed
+        )
+
+
 class ZstdSource:
     """zstd, of any number of frames, skippable ones too."""
 
-    def __init__(self, fd: int, start: int, length: int) -> None:
-        self._window = _Window(fd, start, length)
+    def __init__(self, window: Window) -> None:
+        self._window = window
         self._walker = FrameWalker(ZSTD_WINDOW)
         decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
         self._reader = decompressor.stream_reader(self, read_size=PIECE, read_across_frames=True)  # type: ignore[arg-type]

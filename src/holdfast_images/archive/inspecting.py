@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast_images.archive.compression import Stream
 from holdfast_images.archive.entry import Finding, Limits, Policy, Report, Severity
+from holdfast_images.archive.merged import MergedLayers
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.archive.rules import Judge
 from holdfast_images.errors import ImageRefused
@@ -59,20 +60,23 @@ def inspect_tar(
     policy: Policy,
     limits: Limits,
     keep_setuid: bool = False,
-    layer: bool = False,
+    merged: MergedLayers | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Judge every entry and report every finding; a structural fault ends it.
 
+    What belongs to a layer is applied to the tree that it makes with the layers below, `merged`.
     `on_progress` is told now and then how far the stream was read, and how many entries were in it.
     """
-    judge = Judge(policy, limits, keep_setuid=keep_setuid, layer=layer)
+    judge = Judge(policy, limits, keep_setuid=keep_setuid, layer=merged is not None)
     findings = Findings()
     try:
         for entry in TarReader(stream, limits):
             verdict = judge.judge(entry)
             if verdict.findings:
                 findings.add(verdict.findings)
+            if merged is not None and verdict.acceptable:
+                findings.add(merged.apply(entry, verdict))
             if on_progress is not None and (not judge.entries & 1023 or entry.size > LARGE):
                 on_progress(stream.position, judge.entries)
         findings.add(judge.finish())
@@ -83,7 +87,8 @@ def inspect_tar(
         policy=policy,
         form="tar",
         compression=stream.compression,
-        entries=judge.entries,
+        # Of a layer the merged tree tells which are new.
+        entries=judge.entries + (judge.implied if merged is None else 0),
         total_bytes=judge.total_bytes,
         findings=findings.told(),
         findings_left_out=findings.left_out,

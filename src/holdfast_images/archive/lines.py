@@ -22,6 +22,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     keep_setuid: bool = False
     processes: int = 1
     """Two, if a second one is to write, too."""
+    checksum: str = ""
+    """SHA-256 of the archive, to extract: of no other is anything believed."""
     alarm: float | None = None
     """Seconds until the child ends itself, in case the parent cannot do it."""
 

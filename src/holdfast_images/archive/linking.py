@@ -8,7 +8,7 @@ from holdfast_images.archive import names
 from holdfast_images.archive.attributes import CRITICAL, Remark, by_policy, error
 from holdfast_images.archive.entry import Entry, Kind, Limits, Policy
 from holdfast_images.archive.reasons import Reason
-from holdfast_images.archive.seen import Seen
+from holdfast_images.archive.seen import Seen, Stamp
 
 TARGET_BYTES = 4095
 LINKS_PER_FILE = 65_000
@@ -81,9 +81,36 @@ def judged_hardlink(
     return link, None
 
 
+def differing_header(policy: Policy, said: Stamp, first: Stamp) -> list[Remark]:
+    """A hard link whose header gives its file another mode, owner or time: some readers heed it, others do not."""
+    what = differences(said, first)
+    return [by_policy(policy, Reason.HARDLINK_HEADER, what, instead="the file's own are kept")] if what else []
+
+
+def differing_directory(policy: Policy, said: Stamp, first: Stamp) -> list[Remark]:
+    """A directory that occurs twice: for some readers the first counts, for others the last."""
+    what = differences(said, first)
+    return [by_policy(policy, Reason.DUPLICATE_DIRECTORY, what, instead="the last counts")] if what else []
+
+
+def differences(said: Stamp, first: Stamp) -> str:
+    """What two headers of one thing say differently; nothing if they agree."""
+    # Not the size: neither the header of a hard link nor that of a directory has one.
+    if said[:4] == first[:4] and said[5] == first[5]:
+        return ""
+    what = [
+        f"{name} {form.format(mine)} instead of {form.format(other)}"
+        for name, form, mine, other in zip(
+            ("mode", "owner", "group", "time"), ("{:04o}", "{}", "{}", "{} ns"), said, first, strict=False
+        )
+        if mine != other
+    ]
+    return ", ".join(what) or "other extended attributes"
+
+
 def judged_first_name(path: bytes, link: bytes, seen: Seen) -> list[Remark]:
     """A hard link has the mode of the file that it is another name of, not the one in its own header."""
     first = seen.origins.get(link, link)
-    if first not in seen.world_writable or seen.inside(path) not in CRITICAL:
+    if first not in seen.open_to_all or seen.inside(path) not in CRITICAL:
         return []
     return [error(Reason.WORLD_WRITABLE_CRITICAL, f"everybody may write to {names.printable(first)}, which it is")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import datetime
+from typing import Annotated, Any
 
 import msgspec
 
@@ -48,8 +50,14 @@ _LAYERS = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
 }
+COMPRESSIONS_OF_LAYERS = frozenset(_LAYERS.values())
 _LENGTHS = {"sha256": 64, "sha512": 128}
 _DIGEST_IN_NAME = re.compile(r"(?:blobs/sha256/|sha256:)?([0-9a-f]{64})(?:\.json)?")
+
+
+Annotations = dict[str, str]
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+# What is declared below and not looked at must be of its type all the same: other programs refuse it otherwise.
 
 
 class Platform(msgspec.Struct, frozen=True):
@@ -57,6 +65,7 @@ class Platform(msgspec.Struct, frozen=True):
 
     os: str = ""
     architecture: str = ""
+    variant: str = ""
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
@@ -66,6 +75,8 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
     digest: str
     size: int
     platform: Platform | None = None
+    urls: list[str] | None = None
+    annotations: Annotations | None = None
 
 
 class Layout(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,6 +90,10 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
 
     schema_version: int
     manifests: list[Descriptor]
+    media_type: str | None = None
+    annotations: Annotations | None = None
+    config: Any = None
+    layers: Any = None
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel"):
@@ -87,6 +102,9 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel"):
     schema_version: int
     config: Descriptor
     layers: list[Descriptor]
+    media_type: str | None = None
+    annotations: Annotations | None = None
+    manifests: Any = None
 
 
 class RootFilesystem(msgspec.Struct, frozen=True):
@@ -96,12 +114,27 @@ class RootFilesystem(msgspec.Struct, frozen=True):
     diff_ids: list[str]
 
 
+class Past(msgspec.Struct, frozen=True):
+    """How a layer came to be."""
+
+    created: Moment | None = None
+    created_by: str = ""
+    author: str = ""
+    comment: str = ""
+    empty_layer: bool = False
+
+
 class Configuration(msgspec.Struct, frozen=True):
     """The part of an image's configuration that matters here."""
 
     rootfs: RootFilesystem
     architecture: str = ""
     os: str = ""
+    variant: str = ""
+    created: Moment | None = None
+    author: str = ""
+    config: dict[str, Any] | None = None
+    history: list[Past] | None = None
 
 
 class SavedImage(msgspec.Struct, frozen=True, rename="pascal"):
@@ -120,6 +153,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     compression: str | None = None
     """What its media type says; None where nothing says it."""
+    stored: str
+    """The digest of its stored bytes."""
     proven: bool
     """Its stored bytes were compared with a digest; otherwise only the decompressed ones can be."""
 
@@ -141,9 +176,14 @@ def select_oci(members: Members, limits: Limits, architecture: str) -> Selected:
     """The image of an OCI layout that runs on this architecture."""
     if members.document("oci-layout", Layout).image_layout_version.split(".")[0] != "1":
         raise ImageRefused(Reason.BAD_MANIFEST, "the layout is of another version than 1")
-    candidates = _candidates(members, members.document("index.json", Index))
+    index = members.document("index.json", Index)
+    _expect_one_kind(index.config, index.layers)
+    _expect_same_type(index.media_type, _INDEXES)
+    candidates = _candidates(members, index)
     descriptor = _choose(candidates, architecture)
     manifest = decode(_blob(members, descriptor), Manifest, descriptor.digest)
+    _expect_one_kind(manifest.manifests)
+    _expect_same_type(manifest.media_type, {descriptor.media_type})
     _expect(manifest.schema_version == 2, "the manifest is of another version than 2")
     _expect_media_type(manifest.config, _CONFIGURATIONS)
     configuration = decode(_blob(members, manifest.config), Configuration, manifest.config.digest)
@@ -187,6 +227,8 @@ def _candidates(members: Members, index: Index) -> list[Descriptor]:
             raise ImageRefused(Reason.BAD_MANIFEST, "there are too many indexes, or too many inside of each other")
         if descriptor.media_type in _INDEXES:
             inner = decode(_blob(members, descriptor), Index, descriptor.digest)
+            _expect_one_kind(inner.config, inner.layers)
+            _expect_same_type(inner.media_type, {descriptor.media_type})
             waiting += [(each, depth + 1) for each in inner.manifests]
         elif descriptor.media_type in _MANIFESTS:
             found.setdefault(descriptor.digest, descriptor)
@@ -228,13 +270,14 @@ def _oci_layer(members: Members, descriptor: Descriptor, content: str) -> Layer:
         member=_verified(members, descriptor),
         content=content,
         compression=_LAYERS[descriptor.media_type],
+        stored=descriptor.digest,
         proven=True,
     )
 
 
 def _blob(members: Members, descriptor: Descriptor) -> bytes:
     _verified(members, descriptor)
-    return members.content(_blob_name(descriptor.digest))
+    return members.proven(_blob_name(descriptor.digest), descriptor.digest)
 
 
 def _verified(members: Members, descriptor: Descriptor) -> Member:
@@ -259,12 +302,11 @@ def _blob_name(digest: str) -> str:
 
 
 def _saved_configuration(members: Members, name: str) -> bytes:
-    content = members.content(name)
+    members.find(name)  # a name that leads elsewhere is told as that
     named = _DIGEST_IN_NAME.fullmatch(name)
     if named is None:
         raise ImageRefused(Reason.BAD_MANIFEST, f"the configuration {_shown(name)} is not named by its digest")
-    _compare(members.digest(members.find(name)), f"sha256:{named[1]}", name)
-    return content
+    return members.proven(name, f"sha256:{named[1]}")
 
 
 def _saved_layer(members: Members, name: str, content: str) -> Layer:
@@ -273,7 +315,8 @@ def _saved_layer(members: Members, name: str, content: str) -> Layer:
     stored = members.digest(member)
     if blob:
         _compare(stored, f"sha256:{blob[1]}", name)
-    return Layer(name=_shown(name[:200]), member=member, content=content, proven=stored == content or bool(blob))
+    proven = stored == content or bool(blob)
+    return Layer(name=_shown(name[:200]), member=member, content=content, stored=stored, proven=proven)
 
 
 # --- both ----------------------------------------------------------------------------------------------------
@@ -305,6 +348,18 @@ def _platform_findings(configuration: Configuration, architecture: str) -> tuple
 def _expect(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - an assertion about somebody else's document
     if not condition:
         raise ImageRefused(Reason.BAD_MANIFEST, otherwise)
+
+
+def _expect_one_kind(*of_the_other: object) -> None:
+    """A document with the keys of a manifest and of an index is either, as its reader likes."""
+    if any(value is not None for value in of_the_other):
+        raise ImageRefused(Reason.AMBIGUOUS_IMAGE, "a document has the keys of a manifest and of an index")
+
+
+def _expect_same_type(said: str | None, named: set[str]) -> None:
+    """A document that says of itself to be something else than what it is named as is either, as its reader likes."""
+    if said is not None and said not in named:
+        raise ImageRefused(Reason.AMBIGUOUS_IMAGE, f"a document says of itself to be {_shown(said[:200])}")
 
 
 def _expect_media_type(descriptor: Descriptor, known: set[str]) -> None:

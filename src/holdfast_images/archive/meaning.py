@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from holdfast_images.archive import sparse
 from holdfast_images.archive.entry import Kind
-from holdfast_images.archive.header import GNU, KINDS, NO_PREFIX, POSIX, V7, number, text, unused_is_empty
+from holdfast_images.archive.header import DEVICE, GNU, KINDS, NO_PREFIX, POSIX, V7, number, text, unused_is_empty
 from holdfast_images.archive.names import printable
 from holdfast_images.archive.pax import Extension
 from holdfast_images.archive.reasons import Reason
@@ -16,6 +16,8 @@ from holdfast_images.errors import ImageRefused
 EXTENSIONS = frozenset((b"x", b"g", b"L", b"K"))
 _MAGICS = frozenset((POSIX, GNU, V7))
 NAME_FIELD = 100
+IN_HEADER = 1 << 33
+"""Sizes below it fit into the header."""
 _V7_TYPES = frozenset((b"\0", b"0", b"1", b"2", b"5"))
 
 
@@ -41,8 +43,24 @@ def check_form(header: Header) -> None:
     if not unused_is_empty(header.magic, header.kind, header.prefix, header.rest):
         raise ImageRefused(Reason.BAD_HEADER, "there is something in the header where its form has no field")
     known = header.kind in KINDS or header.kind in EXTENSIONS
+    # Without the magic of GNU a sparse map lies where the prefix of the name is: readers take it for either.
+    known = known and (header.kind != b"S" or header.magic == GNU)
     if not known or (header.magic == V7 and header.kind not in _V7_TYPES):
         raise ImageRefused(Reason.UNSUPPORTED_TYPE, f"the entry is of type {header.kind!r}")
+
+
+def check_unused_numbers(header: Header, block: bytes) -> None:
+    """Refuse an extension header with a number that is none: to some readers that is the end of the archive."""
+    for start in (0, 8, 16):
+        number(header.owner[start : start + 8])
+    number(header.mtime, negative=True)
+    device_of(block)
+
+
+def device_of(block: bytes) -> tuple[int, int]:
+    """Major and minor number."""
+    device = block[DEVICE]
+    return number(device[:8]), number(device[8:])
 
 
 def effective_name(header: Header, extension: Extension) -> bytes:
@@ -89,14 +107,11 @@ def effective_target(header: Header, extension: Extension, kind: Kind) -> bytes:
 
 def remarks(header: Header, extension: Extension) -> tuple[tuple[str, str], ...]:
     """What was left out or overruled."""
-    found: list[tuple[str, str]] = []
-    for keyword in extension.dropped:
-        if keyword == b"mtime":
-            found.append((Reason.TIME_CLAMPED, "the pax header's time is no time; the header's is taken"))
-        else:
-            found.append((Reason.XATTR_STRIPPED, f"{printable(keyword[:80])} is not carried over"))
+    found: list[tuple[str, str]] = [
+        (Reason.XATTR_STRIPPED, f"{printable(keyword[:80])} is not carried over") for keyword in extension.dropped
+    ]
     found += [(Reason.PAX_UNKNOWN, f"{printable(keyword[:80])} is unknown") for keyword in extension.unknown]
-    if extension.size is not None and extension.size < 1 << 33 and number(header.size) != extension.size:
+    if extension.size is not None and extension.size < IN_HEADER and number(header.size) != extension.size:
         found.append((Reason.SIZE_OVERRIDDEN, f"{extension.size} bytes instead of {number(header.size)}"))
     return tuple(found)
 

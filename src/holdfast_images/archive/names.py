@@ -12,8 +12,9 @@ PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte not in b"\\/")
 """Bytes that nothing and nobody misreads."""
 COMPONENT_BYTES = 255
 _HEXADECIMAL = re.compile(rb"(sha256:)?[0-9a-f]{64}(\.json|\.tar|\.tar\.gz)?")
-_LAYOUT = {b"oci-layout", b"index.json"}
-_NAMED = _LAYOUT | {b"manifest.json", b"repositories", b"blobs"}
+_FOREIGN = re.compile(rb"[A-Za-z]:|\\")
+_DOCUMENTS = (b"oci-layout", b"index.json", b"manifest.json", b"repositories")
+_NAMED = {*_DOCUMENTS, b"blobs"}
 _DIRECTION = {chr(code) for code in (0x200E, 0x200F, 0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
@@ -40,6 +41,11 @@ def is_suspicious(name: bytes) -> bool:
     return "\\" in decoded or any(
         character in _DIRECTION or unicodedata.category(character) in {"Cc", "Zl", "Zp"} for character in decoded
     )
+
+
+def is_foreign(name: bytes) -> bool:
+    """Does it begin with a drive or a backslash? bsdtar cuts that off, on Linux too."""
+    return _FOREIGN.match(name) is not None
 
 
 def components(name: bytes) -> list[bytes]:
@@ -77,10 +83,6 @@ def is_member_name(top: bytes) -> bool:
     return top in _NAMED or _HEXADECIMAL.fullmatch(top) is not None
 
 
-def has_layers(paths: Collection[bytes]) -> bool:
-    """Are the documents of an OCI layout among them, or docker-save's and something that it could name?"""
-    if all(name in paths for name in _LAYOUT):
-        return True
-    return b"manifest.json" in paths and any(
-        b"/" not in path and (path == b"blobs" or _HEXADECIMAL.fullmatch(path)) for path in paths
-    )
+def names_an_image(paths: Collection[bytes]) -> bool:
+    """Is a document among them from which other programs load an image, whatever it names?"""
+    return any(name in paths for name in _DOCUMENTS)

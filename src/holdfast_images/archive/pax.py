@@ -13,12 +13,11 @@ from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 
 _IGNORED = frozenset(
-    (
-        b"atime ctime uname gname comment charset LIBARCHIVE.creationtime LIBARCHIVE.symlinktype SCHILY.dev SCHILY.ino "
-        b"SCHILY.nlink SCHILY.fflags"
-    ).split()
+    (b"uname gname comment charset LIBARCHIVE.symlinktype SCHILY.dev SCHILY.ino SCHILY.nlink SCHILY.fflags").split()
 )
 """Known to say nothing about what is extracted."""
+_OTHER_TIMES = frozenset((b"atime", b"ctime", b"LIBARCHIVE.creationtime"))
+"""Not kept, but to some readers a time that is none is the end of it."""
 _CHARSETS = frozenset((b"ISO-IR 10646 2000 UTF-8", b"BINARY"))
 _LEFT_OUT = (b"SCHILY.acl.", b"RHT.security.selinux", b"MSWINDOWS.")
 """Access control in other words: left out, and told."""
@@ -27,10 +26,12 @@ _REDEFINING = (b"SCHILY.", b"GNU.", b"SUN.")
 _ESCAPED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _TENTHS = [10 ** (9 - digits) for digits in range(10)]
 """Nanoseconds in one unit of the last of so many decimal places."""
+_SECONDS = 18
+"""Digits of a time: all that 64 bits hold for sure."""
 _SHORT = 300
 _LENGTHS = [b"%d" % (length + 1) for length in range(_SHORT)]
 """What stands in front of a record of so many bytes, its newline not counted."""
-_TIME_ALONE = re.compile(rb"(\d\d) mtime=(\d{1,20})(?:\.(\d{0,9}))?\n")
+_TIME_ALONE = re.compile(rb"(\d\d) mtime=(\d{1,18})(?:\.(\d{0,9}))?\n")
 _REPEATED = frozenset((b"GNU.sparse.offset", b"GNU.sparse.numbytes"))
 
 
@@ -47,8 +48,8 @@ class Extension(msgspec.Struct):
     sparse: dict[bytes, bytes] = {}
     pieces: list[bytes] = []
     """Offsets and lengths of sparse form 0.0, in turn."""
-    dropped: tuple[bytes, ...] = ()
-    unknown: tuple[bytes, ...] = ()
+    dropped: list[bytes] = []
+    unknown: list[bytes] = []
 
 
 class SimpleExtension(msgspec.Struct, gc=False):
@@ -94,6 +95,8 @@ def check_global(body: bytes) -> None:
     for keyword, value in parsed(body):
         if keyword == b"hdrcharset":
             _check_charset(value)
+        elif keyword in _OTHER_TIMES:
+            _nanoseconds(keyword, value)
         elif keyword not in _IGNORED:
             raise ImageRefused(Reason.PAX_GLOBAL, f"a global header sets {keyword[:80]!r} for all entries")
 
@@ -102,6 +105,7 @@ def extension(body: bytes) -> Extension:
     """What a pax header says about the entry that follows it."""
     result = Extension()
     xattrs: dict[bytes, bytes] = {}
+    spellings: dict[bytes, bytes] = {}
     for keyword, value in parsed(body):
         match keyword:
             case b"path":
@@ -115,22 +119,29 @@ def extension(body: bytes) -> Extension:
             case b"gid":
                 result.gid = whose(_count(keyword, value))
             case b"mtime":
-                result.mtime_ns = _nanoseconds(value)
-                if result.mtime_ns is None:
-                    result.dropped += (b"mtime",)
+                result.mtime_ns = _nanoseconds(keyword, value)
+            case _ if keyword in _OTHER_TIMES:
+                _nanoseconds(keyword, value)
             case b"hdrcharset":
                 _check_charset(value)
             case b"GNU.sparse.offset" | b"GNU.sparse.numbytes":
+                _expect_count(result)
                 if keyword.endswith(b"offset") == bool(len(result.pieces) % 2):
                     raise _bad("offsets and lengths of a sparse file do not take turns")
                 result.pieces.append(value)
             case _ if keyword.startswith(b"GNU.sparse."):
+                if keyword == b"GNU.sparse.map":
+                    _expect_count(result)
                 result.sparse[keyword[11:]] = value
             case _ if keyword.startswith((b"SCHILY.xattr.", b"LIBARCHIVE.xattr.")):
-                _add_xattr(xattrs, keyword, value)
+                name = _add_xattr(xattrs, keyword, value)
+                if not spellings.get(name, b"").startswith(b"SCHILY."):
+                    spellings[name] = keyword
             case _ if keyword not in _IGNORED:
                 _unusual(result, keyword)
     result.xattrs = tuple(xattrs.items())
+    # Others know only the first of the two spellings that bsdtar writes.
+    result.unknown += [word for name, word in spellings.items() if not word.startswith(b"SCHILY.")]
     return result
 
 
@@ -151,12 +162,13 @@ def simple_extension(body: bytes) -> SimpleExtension | None:
         if len(line) >= _SHORT or length != _LENGTHS[len(line)] or not equals or keyword in seen:
             return None  # a newline inside a value, a long one, or a fault: told by the thorough way
         seen.append(keyword)
-        if keyword == b"mtime":
+        if keyword == b"mtime" or keyword in _OTHER_TIMES:
             seconds, _, fraction = value.partition(b".")
             digits = seconds + fraction
-            if not digits.isdigit() or not seconds or len(seconds) > 20 or len(fraction) > 9:
+            if not digits.isdigit() or not seconds or len(seconds) > _SECONDS or len(fraction) > 9:
                 return None
-            mtime_ns = int(digits) * _TENTHS[len(fraction)]
+            if keyword == b"mtime":
+                mtime_ns = int(digits) * _TENTHS[len(fraction)]
         elif keyword == b"path":
             if not value or b"\0" in value:
                 return None
@@ -168,14 +180,21 @@ def simple_extension(body: bytes) -> SimpleExtension | None:
 
 def _unusual(result: Extension, keyword: bytes) -> None:
     if keyword.startswith(_LEFT_OUT):
-        result.dropped += (keyword,)
+        result.dropped.append(keyword)
     elif keyword.startswith(_REDEFINING):
         raise _bad(f"the keyword {keyword[:80]!r} changes what an entry is for some readers only")
     else:
-        result.unknown += (keyword,)
+        result.unknown.append(keyword)
 
 
-def _add_xattr(xattrs: dict[bytes, bytes], keyword: bytes, value: bytes) -> None:
+def _expect_count(result: Extension) -> None:
+    """GNU tar makes room for the pieces of a sparse file when it reads how many there are."""
+    if b"numblocks" not in result.sparse:
+        raise _bad("the pieces of a sparse file come before their number")
+
+
+def _add_xattr(xattrs: dict[bytes, bytes], keyword: bytes, value: bytes) -> bytes:
+    """Note it; its name."""
     if keyword.startswith(b"SCHILY."):
         name = keyword[13:]
     else:
@@ -189,6 +208,7 @@ def _add_xattr(xattrs: dict[bytes, bytes], keyword: bytes, value: bytes) -> None
     # bsdtar writes each attribute in both spellings.
     if xattrs.setdefault(name, value) != value:
         raise ImageRefused(Reason.BAD_XATTR, f"the attribute {name!r} is given twice, with different values")
+    return name
 
 
 def _name(value: bytes) -> bytes:
@@ -205,12 +225,12 @@ def _count(keyword: bytes, value: bytes) -> int:
     return int(value)
 
 
-def _nanoseconds(value: bytes) -> int | None:
-    """A time in seconds with a fraction; None if it is none."""
+def _nanoseconds(keyword: bytes, value: bytes) -> int:
+    """A time in seconds with a fraction. GNU tar ends with an error at any other."""
     negative = value[:1] == b"-"
     seconds, point, fraction = value[negative:].partition(b".")
-    if not seconds.isdigit() or len(seconds) > 20 or (fraction and not fraction.isdigit()) or len(fraction) > 40:
-        return None
+    if not seconds.isdigit() or len(seconds) > _SECONDS or (fraction and not fraction.isdigit()) or len(fraction) > 40:
+        raise _bad(f"{keyword.decode()} is {value[:40]!r}")
     total = int(seconds) * 1_000_000_000 + int(fraction[:9].ljust(9, b"0") if point else 0)
     return -total if negative else total
 

@@ -12,9 +12,9 @@ from holdfast_images.archive.entry import Entry, Kind, Limits
 from holdfast_images.archive.header import (
     BEFORE_END,
     BLOCK,
-    DEVICE,
     LAYOUT,
     NO_NAME,
+    PLAIN_DEVICES,
     PLAIN_END,
     PLAIN_LAYOUT,
     PLAIN_MIDDLES,
@@ -26,8 +26,11 @@ from holdfast_images.archive.header import (
 )
 from holdfast_images.archive.meaning import (
     EXTENSIONS,
+    IN_HEADER,
     Header,
     check_form,
+    check_unused_numbers,
+    device_of,
     effective_kind,
     effective_name,
     effective_target,
@@ -41,7 +44,7 @@ from holdfast_images.errors import ImageRefused
 PAX_BYTES = 1 << 20
 """Of one pax header: the longest names, all attributes allowed, and a sparse map with room to spare."""
 FILE, DIRECTORY = Kind.FILE, Kind.DIRECTORY
-_PLAIN_KINDS = {b"0": Kind.FILE, b"5": Kind.DIRECTORY}
+_PLAIN_KINDS = {b"0": Kind.FILE, b"5": Kind.DIRECTORY, b"x": Kind.FILE}
 _OCTAL = b"01234567"
 _SECOND = 1_000_000_000
 _OWNERS = 4096
@@ -80,12 +83,13 @@ class TarReader:
             if index < 0:
                 self._end_without_marker()
             buffer = stream.buffer
-            name, who, octal_size, nul, octal_mtime, another_nul, stated, kind, middle, end = unpack(buffer, index)
+            name, who, octal_size, nul, octal_mtime, nul_2, stated, kind, middle, device, end = unpack(buffer, index)
             # The plain file or directory of most archives; everything unusual takes the long way.
             if (
                 adler32(buffer[index : index + BEFORE_END]) & 0xFFFF == sums[stated]
                 and end == PLAIN_END
                 and middle in PLAIN_MIDDLES
+                and device in PLAIN_DEVICES
                 and nul == b"\0"
                 and not octal_size.strip(_OCTAL)
             ):
@@ -93,17 +97,21 @@ class TarReader:
                 content = offset + BLOCK
                 padded = size + (-size & 511)
                 extension, mtime_ns = self._extension, None
-                if kind == b"x" and extension is None and size <= PAX_BYTES:
-                    self._extension, self._extension_offset = self._pax(name, size), offset
-                    self._header_at = content + padded
-                    continue
                 known, file = owners.get(who + kind), _PLAIN_KINDS.get(kind)
                 if known is None and file is not None:
                     known = self._owner_if_right(who, kind, file)
+                if nul_2 != b"\0" or octal_mtime.strip(_OCTAL):
+                    known = None
+                elif kind == b"x":
+                    if known is not None and extension is None and size <= PAX_BYTES:
+                        self._extension, self._extension_offset = self._pax(name, size), offset
+                        self._header_at = content + padded
+                        continue
+                    known = None
                 # Not rstrip(), which looks at one byte after the other.
                 length = name.find(b"\0")
                 name, rest = (name[:length], name[length:]) if length >= 0 else (name, b"")
-                if not name or rest != NO_NAME[len(name) :] or another_nul != b"\0" or octal_mtime.strip(_OCTAL):
+                if not name or rest != NO_NAME[len(name) :]:
                     known = None
                 elif extension is not None:
                     name, mtime_ns, offset = extension.path or name, extension.mtime_ns, self._extension_offset
@@ -117,8 +125,7 @@ class TarReader:
                     if self._count > most or (stream.length is not None and content + padded > stream.length):
                         self._count_no_more(name, size)
                     mode, uid, gid = known
-                    if mtime_ns is None:
-                        mtime_ns = int(octal_mtime, 8) * _SECOND
+                    mtime_ns = int(octal_mtime, 8) * _SECOND if mtime_ns is None else mtime_ns
                     yield Entry(name, file, mode, uid, gid, size, size, mtime_ns, offset)
                     continue
             block = buffer[index : index + BLOCK].tobytes()
@@ -168,7 +175,7 @@ class TarReader:
         self._entry = header.name if extension is None or extension.path is None else extension.path
         try:
             if header.kind in EXTENSIONS:
-                extension, header, block = self._extended(header, extension)
+                extension, header, block = self._extended(header, block, extension)
             return self._assembled(header, block, extension or pax.Extension(), offset)
         except ImageRefused as refused:
             raise self._located(refused) from None
@@ -180,13 +187,15 @@ class TarReader:
             return refused
         return ImageRefused(refused.code, refused.detail, entry=self._shown(), offset=self._offset, hint=refused.hint)
 
-    def _extended(self, header: Header, before: pax.Extension | None) -> tuple[pax.Extension, Header, bytes]:
+    def _extended(
+        self, header: Header, block: bytes, before: pax.Extension | None
+    ) -> tuple[pax.Extension, Header, bytes]:
         """Gather extension headers up to the header they belong to."""
         seen: set[bytes] = set() if before is None else {b"x"}
         extension = before or pax.Extension()
-        block = b""
         while header.kind in EXTENSIONS:
             check_form(header)
+            check_unused_numbers(header, block)
             most = PAX_BYTES if header.kind in {b"x", b"g"} else self._limits.name_bytes + 1
             body = self._extension_body(number(header.size), most)
             if header.kind == b"g":
@@ -270,9 +279,10 @@ class TarReader:
             extension.xattrs,
             remarks=remarks(header, extension),
         )
+        # Read whatever it is: to some readers a number that is none is the end of the archive.
+        device = device_of(block)
         if kind in {Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE}:
-            device = block[DEVICE]
-            entry.device = number(device[:8]), number(device[8:])
+            entry.device = device
         if size and kind is not Kind.FILE:
             raise ImageRefused(Reason.SIZE_ON_NONFILE, f"a {kind.name.lower()} says it has {size} bytes of content")
         if header.kind == b"S" or extension.sparse or extension.pieces:
@@ -295,9 +305,11 @@ class TarReader:
         if entry.kind is not Kind.FILE:
             raise sparse.bad(f"the entry is a {entry.kind.name.lower()}")
         said = extension.sparse
+        # Beside the size with its holes, some readers take the one that is stored for it. Large ones need it.
+        needless = extension.size is not None and extension.size < IN_HEADER
+        if needless or (header.kind == b"S" and (said or extension.pieces or extension.size is not None)):
+            raise ImageRefused(Reason.EXTENSION_CONFLICT, "a sparse file has two maps or sizes")
         if header.kind == b"S":
-            if said or extension.pieces or extension.size is not None:
-                raise ImageRefused(Reason.EXTENSION_CONFLICT, "a sparse file has two maps or sizes")
             pieces, entry.size = sparse.old_map(header.prefix, self._map_block)
         elif said.keys() == {b"major", b"minor", b"name", b"realsize"} and not extension.pieces:
             if (said[b"major"], said[b"minor"]) != (b"1", b"0"):
@@ -307,7 +319,7 @@ class TarReader:
             entry.stored -= used
         elif said.keys() >= {b"size", b"numblocks"} and said.keys() <= {b"size", b"numblocks", b"map", b"name"}:
             entry.size = sparse.decimal(said[b"size"])
-            listed = said[b"map"].split(b",") if said.get(b"map") else []
+            listed = said[b"map"].split(b",") if b"map" in said else []
             if extension.pieces and (listed or b"name" in said):
                 raise sparse.bad("it is given twice")
             pieces = sparse.listed_map(listed or extension.pieces, said[b"numblocks"])

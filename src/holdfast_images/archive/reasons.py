@@ -20,7 +20,7 @@ class Reason(StrEnum):
 
     # --- the file and its compression
     IMAGE_TOO_LARGE = "IMAGE_TOO_LARGE", "The file is larger than an image may be."
-    UNSUPPORTED_COMPRESSION = "UNSUPPORTED_COMPRESSION", "Compressed, but neither by gzip nor by zstd."
+    UNSUPPORTED_COMPRESSION = "UNSUPPORTED_COMPRESSION", "Compressed, but neither by gzip nor by xz or zstd."
     NESTED_COMPRESSION = "NESTED_COMPRESSION", "Compressed content inside compressed content; one layer is taken."
     BAD_COMPRESSION = "BAD_COMPRESSION", "The compressed stream is damaged, or its checksum is wrong."
     DECOMPRESSION_BOMB = "DECOMPRESSION_BOMB", "It expands to far more than its size, or to more than an image may be."
@@ -49,7 +49,10 @@ class Reason(StrEnum):
     EXTENSION_TOO_LARGE = "EXTENSION_TOO_LARGE", "An extension header is larger than any honest one."
     EXTENSION_CONFLICT = "EXTENSION_CONFLICT", "Several extension headers say the same thing for one entry."
     EXTENSION_WITHOUT_ENTRY = "EXTENSION_WITHOUT_ENTRY", "An extension header is followed by no entry."
-    SIZE_OVERRIDDEN = "SIZE_OVERRIDDEN", "The pax header gives another size than the header; the pax header counts."
+    SIZE_OVERRIDDEN = (
+        "SIZE_OVERRIDDEN",
+        "The pax header gives another size than the header; strict refuses it, for distro the pax header counts.",
+    )
     BAD_SPARSE = "BAD_SPARSE", "The map of a sparse file contradicts itself or the stored content."
     # --- names
     ABSOLUTE_PATH = "ABSOLUTE_PATH", "A name begins with a slash."
@@ -57,11 +60,20 @@ class Reason(StrEnum):
     BAD_NAME = "BAD_NAME", "A name ends like a directory's, but the entry is none."
     NAME_TOO_LONG = "NAME_TOO_LONG", "A name or one of its components is too long."
     MAX_DEPTH = "MAX_DEPTH", "A name has too many components."
+    NAMES_TOO_LONG = "NAMES_TOO_LONG", "All names and link targets together take more memory than is given to them."
     DUPLICATE_NAME = "DUPLICATE_NAME", "A name other than a directory's occurs twice."
     DUPLICATE_TYPE_CHANGE = "DUPLICATE_TYPE_CHANGE", "A name occurs twice, as two kinds of thing."
+    DUPLICATE_DIRECTORY = (
+        "DUPLICATE_DIRECTORY",
+        "A directory occurs twice, with two modes, owners or times; strict refuses it, for distro the last counts.",
+    )
     WRITE_THROUGH_SYMLINK = "WRITE_THROUGH_SYMLINK", "An entry lies below a symbolic link of the same archive."
     PARENT_NOT_DIRECTORY = "PARENT_NOT_DIRECTORY", "An entry lies below something that is no directory."
     SUSPICIOUS_NAME = "SUSPICIOUS_NAME", "A name has control or direction characters or a backslash; taken literally."
+    FOREIGN_NAME = (
+        "FOREIGN_NAME",
+        "A name begins like a path of Windows, which some readers change; strict refuses it, distro takes it as it is.",
+    )
     TWIN_NAMES = "TWIN_NAMES", "Names differ only in case or in Unicode form; distinct on Linux."
     WHITEOUT = "WHITEOUT", "A name is an OCI whiteout outside of a layer; strict refuses it, distro takes it literally."
     USELESS_WHITEOUT = (
@@ -84,6 +96,10 @@ class Reason(StrEnum):
         "HARDLINK_TARGET",
         "A hard link points to nothing that came before it, or to something else than a file.",
     )
+    HARDLINK_HEADER = (
+        "HARDLINK_HEADER",
+        "A hard link's header gives its file another mode, owner or time; strict refuses it, distro keeps the file's.",
+    )
     TOO_MANY_LINKS = "TOO_MANY_LINKS", "A file has more names than the file system can count."
     # --- what entries are and may do
     SETUID = "SETUID", "A file is setuid or setgid; distro strips the bits."
@@ -97,9 +113,12 @@ class Reason(StrEnum):
     BAD_XATTR = "BAD_XATTR", "An extended attribute is malformed, or given twice with two values."
     TOO_MANY_XATTRS = "TOO_MANY_XATTRS", "An entry has too many extended attributes."
     XATTR_TOO_LARGE = "XATTR_TOO_LARGE", "An extended attribute is too large."
-    TIME_CLAMPED = "TIME_CLAMPED", "A time of modification is no time, or beyond what a file system can keep."
+    TIME_CLAMPED = "TIME_CLAMPED", "A time of modification is beyond what a file system can keep."
     # --- limits
-    TOO_MANY_ENTRIES = "TOO_MANY_ENTRIES", "There are more entries than an image may have."
+    TOO_MANY_ENTRIES = (
+        "TOO_MANY_ENTRIES",
+        "There are more entries, implied directories included, than an image may have.",
+    )
     FILE_TOO_LARGE = "FILE_TOO_LARGE", "A file is larger than a file may be, holes included."
     TOTAL_SIZE = "TOTAL_SIZE", "The files together are larger than an image may be."
     # --- OCI layouts and docker-save archives
@@ -127,6 +146,7 @@ BY_LIMITS = frozenset(
         Reason.DECOMPRESSION_BOMB,
         Reason.NAME_TOO_LONG,
         Reason.MAX_DEPTH,
+        Reason.NAMES_TOO_LONG,
         Reason.TOO_WINDING,
         Reason.TOO_MANY_XATTRS,
         Reason.XATTR_TOO_LARGE,

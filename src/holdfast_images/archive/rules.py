@@ -12,17 +12,18 @@ from holdfast_images.archive import attributes, linking, names
 from holdfast_images.archive.attributes import LATEST_NS, Remark, by_policy, error, warning
 from holdfast_images.archive.entry import Entry, Finding, Kind, Limits, Policy, Severity
 from holdfast_images.archive.reasons import Reason
-from holdfast_images.archive.seen import Seen
+from holdfast_images.archive.seen import Seen, Stamp
+from holdfast_images.errors import ImageRefused
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 FILE, DIRECTORY = Kind.FILE, Kind.DIRECTORY
+PARENTS = 1024
+"""Directories of which it is remembered how they are spelled: names come directory by directory."""
 NAME_TOLD = 256
 DETAIL_TOLD = 1000
 """Of a name, in bytes, and of a detail: escaped they take several times as many, and a report has hundreds of them."""
-STEPS_PER_ENTRY = 40
-"""Components on the way of a link, on average: honest links have a handful."""
-_STRICT_REMARKS = frozenset((Reason.PAX_UNKNOWN,))
+_STRICT_REMARKS = frozenset((Reason.PAX_UNKNOWN, Reason.SIZE_OVERRIDDEN))
 
 
 class Verdict(msgspec.Struct, gc=False):
@@ -32,6 +33,8 @@ class Verdict(msgspec.Struct, gc=False):
     """Normalised: no './' in front, no '/' at the end; empty for the root itself."""
     mode: int
     mtime_ns: int
+    stamp: Stamp
+    """What its header says, as it is remembered."""
     xattrs: tuple[tuple[bytes, bytes], ...] = ()
     findings: tuple[Finding, ...] = ()
     acceptable: bool = True
@@ -53,15 +56,22 @@ class Judge:
         self._layer = layer
         self._seen = Seen(layer=layer)
         self._kinds = self._seen.kinds
+        self._stamps = self._seen.stamps
         self._file_bytes = limits.file_bytes
         self._total_bytes = limits.total_bytes
+        self._names_bytes = limits.names_bytes
         self._short = min(names.COMPONENT_BYTES, limits.name_bytes)
         """No path of so many bytes, and no component of it, is too long."""
         self._parents: dict[bytes, bytes] = {b"": b""}
-        """Directory as the archive spells it -> what goes in front of the names in it."""
+        """Directory as the archive spells it -> what goes in front of the names in it; the last ones only."""
         self._winding: list[tuple[bytes, bytes, int]] = []
+        self._names = 0
+        """Bytes of names and link targets."""
         self.entries = 0
+        self.implied = 0
+        """Directories that no entry has named: inodes all the same."""
         self.total_bytes = 0
+        """Of content and extended attributes."""
 
     def judge(self, entry: Entry) -> Verdict:
         """Accept or refuse the entry, and say why; what is refused counts as not there."""
@@ -78,6 +88,7 @@ class Judge:
             and leaf
             and leaf[0] != 0x2E
             and name[0] != 0x2F
+            and name[1:2] != b":"
             and (kind is FILE or kind is DIRECTORY)
             and not leaf.translate(None, names.PLAIN)
             and not entry.mode & 0o6002
@@ -91,34 +102,41 @@ class Judge:
         ):
             self._kinds[path] = kind
             self.total_bytes += size
+            self._names += len(path)
+            if self._names > self._names_bytes:
+                raise too_many_name_bytes(self._limits)
+            stamp = self._stamps[path] = (entry.mode, entry.uid, entry.gid, entry.mtime_ns, size, 0)
             if kind is DIRECTORY and path.count(b"/") + 1 < self._limits.depth:
-                self._parents[name] = path + b"/"
-            return Verdict(path, entry.mode, entry.mtime_ns)
+                self._remember(name, path + b"/")
+            return Verdict(path, entry.mode, entry.mtime_ns, stamp)
         return self._judge_unusual(entry)
 
     def finish(self) -> tuple[Finding, ...]:
         """What can only be said when all entries are known."""
         findings: list[Finding] = []
         if not self.entries:
-            findings.append(_finding(error(Reason.EMPTY_ARCHIVE, "there is no entry in it"), b"", None))
-        if not self._layer and names.has_layers(self._kinds):
-            detail = "it is an archive of layers, with other things beside them"
-            findings.append(_finding(error(Reason.AMBIGUOUS_IMAGE, detail), b"", None))
+            findings.append(finding_of(error(Reason.EMPTY_ARCHIVE, "there is no entry in it"), b"", None))
+        if not self._layer and names.names_an_image(self._kinds):
+            detail = "beside other things it has a document from which other programs load an image"
+            findings.append(finding_of(error(Reason.AMBIGUOUS_IMAGE, detail), b"", None))
         for path, target, offset in self._winding:
-            if self._seen.steps > self._limits.entries * STEPS_PER_ENTRY:
+            if self._seen.is_winding():
                 detail = f"following the links of the archive takes more than {self._seen.steps} steps"
-                findings.append(_finding(error(Reason.TOO_WINDING, detail), path, offset))
+                findings.append(finding_of(error(Reason.TOO_WINDING, detail), path, offset))
                 break
             if self._seen.climbs_out(path, target):
                 remark = error(
                     Reason.SYMLINK_ESCAPES,
                     f"-> {names.printable(target[:256])} leads above the root of the image by way of other links",
                 )
-                findings.append(_finding(remark, path, offset))
+                findings.append(finding_of(remark, path, offset))
+        # Of a layer the merged tree tells it.
+        open_to_all = () if self._layer else self._seen.trusted_but_open()
+        findings += [finding_of(remark, path, None) for path, remark in open_to_all]
         count, example = self._seen.twins()
         if count:
             detail = f"{count} names differ from another only in case or Unicode form, such as {example}"
-            findings.append(_finding(warning(Reason.TWIN_NAMES, detail), b"", None))
+            findings.append(finding_of(warning(Reason.TWIN_NAMES, detail), b"", None))
         return tuple(findings)
 
     def _judge_unusual(self, entry: Entry) -> Verdict:
@@ -138,12 +156,12 @@ class Judge:
         kind_remarks = list(attributes.judged_kind(entry, self._policy, inside))
         link, link_remarks = self._link(entry, path)
         remarks = remarks + mode_remarks + time_remarks + xattr_remarks + kind_remarks + link_remarks
-        remarks += self._size_remarks(entry) + self._parser_remarks(entry)
+        remarks += self._size_remarks(entry, xattrs) + self._parser_remarks(entry)
         verdict = self._verdict(entry, path, remarks)
         if verdict.acceptable:
             verdict.mode, verdict.mtime_ns, verdict.xattrs, verdict.link = mode, mtime_ns, xattrs, link
             verdict.left_out = bool(kind_remarks)
-            self._keep(entry, parts, path, link)
+            self._keep(entry, verdict.stamp, mode, path, link)
             if not name_remarks:
                 self._remember_parent(entry.name, parts)
         return verdict
@@ -172,6 +190,11 @@ class Judge:
             reason = Reason.WRITE_THROUGH_SYMLINK if kind is Kind.SYMLINK else Reason.PARENT_NOT_DIRECTORY
             return [error(reason, f"{names.printable(through)} is a {kind.name.lower()}")]
         remarks = self._whiteout_remarks(parts)
+        if is_directory and path in self._stamps:
+            remarks += linking.differing_directory(self._policy, stamp_of(entry), self._stamps[path])
+        if names.is_foreign(entry.name):
+            detail = "the name begins with a drive or a backslash"
+            remarks.append(by_policy(self._policy, Reason.FOREIGN_NAME, detail, instead="taken literally"))
         if names.is_suspicious(entry.name):
             remarks.append(warning(Reason.SUSPICIOUS_NAME, "the name has control characters or a backslash"))
         return remarks
@@ -204,15 +227,19 @@ class Judge:
             return b"", list(linking.judged_symlink(entry, path, self._seen, self._policy))
         if entry.kind is Kind.HARDLINK:
             link, remark = linking.judged_hardlink(entry, path, self._seen, self._limits, layer=self._layer)
-            return link, ([] if remark is None else [remark]) + linking.judged_first_name(path, link, self._seen)
+            remarks = ([] if remark is None else [remark]) + linking.judged_first_name(path, link, self._seen)
+            if (first := self._stamps.get(link)) is not None:
+                remarks += linking.differing_header(self._policy, stamp_of(entry), first)
+            return link, remarks
         return b"", []
 
-    def _size_remarks(self, entry: Entry) -> list[Remark]:
+    def _size_remarks(self, entry: Entry, xattrs: tuple[tuple[bytes, bytes], ...]) -> list[Remark]:
         remarks = []
         if entry.size > self._limits.file_bytes:
             detail = f"the file has {entry.size} bytes, {self._limits.file_bytes} are allowed"
             remarks.append(error(Reason.FILE_TOO_LARGE, detail))
-        before, self.total_bytes = self.total_bytes, self.total_bytes + entry.size
+        size = entry.size + sum(len(name) + len(value) for name, value in xattrs)
+        before, self.total_bytes = self.total_bytes, self.total_bytes + size
         if before <= self._limits.total_bytes < self.total_bytes:
             remarks.append(self._total_exceeded())
         return remarks
@@ -227,11 +254,15 @@ class Judge:
             for code, detail in entry.remarks
         ]
 
-    def _keep(self, entry: Entry, parts: list[bytes], path: bytes, link: bytes) -> None:
+    def _keep(self, entry: Entry, stamp: Stamp, mode: int, path: bytes, link: bytes) -> None:
         seen = self._seen
-        if parts:
-            seen.add_parents(parts)
+        if path:
+            self._count_implied(seen.add_parents(path))
+            if path not in self._kinds:
+                self._names += len(path) + len(entry.linkname)
             self._kinds[path] = entry.kind
+        if self._names > self._names_bytes:
+            raise too_many_name_bytes(self._limits)
         if entry.kind is Kind.SYMLINK:
             seen.symlinks[path] = entry.linkname
             if linking.goes_back(entry.linkname):
@@ -240,22 +271,53 @@ class Judge:
             origin = seen.origins.get(link, link)
             seen.origins[path] = origin
             seen.names_of[origin] = seen.names_of.get(origin, 0) + 1
-        elif entry.kind is FILE and entry.mode & 0o002:
-            seen.world_writable.add(path)
+            if link in self._stamps:
+                self._stamps[path] = self._stamps[link]
+        else:
+            seen.set_mode(path, mode)
+            if entry.kind is FILE or entry.kind is DIRECTORY:
+                self._stamps[path] = stamp
+
+    def _count_implied(self, directories: list[bytes]) -> None:
+        self.implied += len(directories)
+        self._names += sum(map(len, directories))
+        if self.entries + self.implied > self._limits.entries:
+            raise ImageRefused(
+                Reason.TOO_MANY_ENTRIES,
+                f"with the directories that its names imply there are more than {self._limits.entries} entries",
+            )
 
     def _remember_parent(self, name: bytes, parts: list[bytes]) -> None:
         """Names in the same directory need not be looked at from its root on."""
         head, slash, _ = name.rstrip(b"/").rpartition(b"/")
         if slash and len(parts) < self._limits.depth:
-            self._parents[head] = b"".join(part + b"/" for part in names.components(head))
+            self._remember(head, b"".join(part + b"/" for part in names.components(head)))
+
+    def _remember(self, head: bytes, prefix: bytes) -> None:
+        if len(self._parents) > PARENTS:
+            self._parents = {b"": b""}
+        self._parents[head] = prefix
 
     def _verdict(self, entry: Entry, path: bytes, remarks: list[Remark]) -> Verdict:
-        findings = tuple(_finding(remark, entry.name, entry.offset) for remark in remarks)
+        findings = tuple(finding_of(remark, entry.name, entry.offset) for remark in remarks)
         acceptable = all(remark.severity is not Severity.ERROR for remark in remarks)
-        return Verdict(path, entry.mode, entry.mtime_ns, findings=findings, acceptable=acceptable)
+        return Verdict(path, entry.mode, entry.mtime_ns, stamp_of(entry), findings=findings, acceptable=acceptable)
 
 
-def _finding(remark: Remark, name: bytes, offset: int | None) -> Finding:
+def stamp_of(entry: Entry) -> Stamp:
+    """What the header of a directory, of a file, or of a hard link to it, says."""
+    return entry.mode, entry.uid, entry.gid, entry.mtime_ns, entry.size, hash(entry.xattrs) if entry.xattrs else 0
+
+
+def too_many_name_bytes(limits: Limits) -> ImageRefused:
+    """Names are kept in memory until the end: all together they are limited."""
+    return ImageRefused(
+        Reason.NAMES_TOO_LONG, f"the names and link targets have more than {limits.names_bytes} bytes together"
+    )
+
+
+def finding_of(remark: Remark, name: bytes, offset: int | None) -> Finding:
+    """A remark about this name, for reports."""
     return Finding(
         code=remark.reason,
         severity=remark.severity,

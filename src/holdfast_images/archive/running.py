@@ -71,12 +71,14 @@ def extract_image(
     keep_setuid: bool = False,
     timeout: float,
     processes: int | None = None,
+    checksum: str = "",
     check: Callable[[], None] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Extracted:
     """Extract below the empty directory `target`; `check` is called several times a second and may raise to end it.
 
     One or two processes write; if it is not said how many, two if the archive is large and there are processors.
+    What is written is hashed as it is read: ChecksumMismatch unless it has the SHA-256 that is given.
 
     Crash: the child dies with this process. What it has written stays, and is to be thrown away: nothing continues it.
     The same holds for every exception.
@@ -84,7 +86,8 @@ def extract_image(
     with ExitStack() as held:
         child = Child(timeout=timeout, check=check, on_progress=on_progress)
         job = _job(held, archive, held.enter_context(_directory(target)), writing=True)
-        job = msgspec.structs.replace(job, processes=processes or worthwhile_processes(job.archive))
+        processes = processes or worthwhile_processes(job.archive)
+        job = msgspec.structs.replace(job, processes=processes, checksum=checksum)
         end = child.run(msgspec.structs.replace(job, policy=policy, limits=limits, keep_setuid=keep_setuid))
     if not isinstance(end, Done):
         raise TryAgain("the process that extracts archives answered with something else")

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from holdfast_images.archive.attributes import CRITICAL, Remark, error
 from holdfast_images.archive.entry import Kind
 from holdfast_images.archive.names import folded, printable
+from holdfast_images.archive.reasons import Reason
 
 IMAGE_ROOT = b"rootfs"
 """The directory of a plain image that becomes the root file system."""
 LINKS_FOLLOWED = 40
 """As many as Linux follows."""
+STEPS_PER_ENTRY = 40
+"""Components on the way of a link, on average: honest links have a handful."""
+STEPS_AT_LEAST = 200_000
+STICKY, WORLD_WRITABLE = 0o1000, 0o002
+TWINS_AT_ONCE = 512
+"""They are copied for it, and may be long."""
+
+Stamp = tuple[int, int, int, int, int, int]
+"""Mode, uid, gid, time, size and the hash of the extended attributes, as a header gives them, which may be large.
+
+All names of one file share one.
+"""
 
 
 class Seen:
@@ -18,14 +34,16 @@ class Seen:
         self._layer = layer
         self.kinds: dict[bytes, Kind] = {}
         self.symlinks: dict[bytes, bytes] = {}
+        self.stamps: dict[bytes, Stamp] = {}
+        """Of directories, and of every name of a file: a hard link has that of the file it is another name of."""
         self.origins: dict[bytes, bytes] = {}
         """Hard link -> the file it is another name of."""
         self.names_of: dict[bytes, int] = {}
         """File -> how many hard links it has."""
-        self.world_writable: set[bytes] = set()
-        """Files that everybody may write to, whatever the headers of their hard links say."""
+        self.open_to_all: dict[bytes, int] = {}
+        """Files and directories that everybody may write to -> their modes."""
         self.steps = 0
-        """Components that climbs_out() has gone through."""
+        """Components that were gone through to see where links lead."""
 
     def obstacle(self, parts: list[bytes]) -> tuple[bytes, Kind] | None:
         """The first thing on the way to a name that is no directory."""
@@ -37,12 +55,22 @@ class Seen:
                 return path, kind
         return None
 
-    def add_parents(self, parts: list[bytes]) -> None:
-        """Directories that no entry has named are there as well."""
-        path = b"/".join(parts[:-1])
+    def add_parents(self, path: bytes) -> list[bytes]:
+        """Directories that no entry has named are there as well; returns those that were not known."""
+        added = []
+        path = path.rpartition(b"/")[0]
         while path and path not in self.kinds:
             self.kinds[path] = Kind.DIRECTORY
+            added.append(path)
             path = path.rpartition(b"/")[0]
+        return added
+
+    def set_mode(self, path: bytes, mode: int) -> None:
+        """Remember whether everybody may write to it; what was told last counts."""
+        if mode & WORLD_WRITABLE:
+            self.open_to_all[path] = mode
+        else:
+            self.open_to_all.pop(path, None)
 
     def root_of(self, parts: list[bytes]) -> int:
         """How many components lead to the root of the image that a name lies in."""
@@ -58,11 +86,41 @@ class Seen:
         """Does following this symbolic link, and the links on its way, lead above the root of the image?"""
         parts = path.split(b"/")
         root = self.root_of(parts)
-        at = parts[:-1]
+        at = parts[:root] if target.startswith(b"/") else parts[:-1]
+        return self._follow(at, target, root)
+
+    def is_winding(self) -> bool:
+        """Have the links taken more steps than honest ones do?"""
+        return self.steps > max(STEPS_AT_LEAST, len(self.kinds) * STEPS_PER_ENTRY)
+
+    def trusted_but_open(self) -> Iterator[tuple[bytes, Remark]]:
+        """What the system trusts and everybody may write to, by whatever links it is reached."""
+        roots = ([],) if self._layer else ([], [IMAGE_ROOT])
+        for root in roots:
+            for inside in sorted(CRITICAL):
+                at = list(root)
+                if inside and not self._follow(at, inside, len(root)):
+                    path = b"/".join([*root, inside])
+                    found = self._open_on_the_way(at)
+                    if found is not None and found != path:
+                        detail = f"everybody may write to {printable(found)}, where it leads"
+                        yield path, error(Reason.WORLD_WRITABLE_CRITICAL, detail)
+
+    def _open_on_the_way(self, at: list[bytes]) -> bytes | None:
+        """The thing itself, if everybody may write to it, or a directory above it in which anybody could replace it."""
+        path = b"/".join(at)
+        if self.origins.get(path, path) in self.open_to_all:
+            return path
+        while at := at[:-1]:
+            path = b"/".join(at)
+            if self.open_to_all.get(path, STICKY) & STICKY == 0:
+                return path
+        return None
+
+    def _follow(self, at: list[bytes], target: bytes, root: int) -> bool:
+        """Go from a directory along a path, changing `at`; True if that leads above the root."""
         left = target.split(b"/")[::-1]
         followed = 0
-        if target.startswith(b"/"):
-            at = at[:root]
         while left:
             part = left.pop()
             self.steps += 1
@@ -79,21 +137,27 @@ class Seen:
                 followed += 1
                 if followed > LINKS_FOLLOWED:
                     return False  # it leads nowhere
-                at = at[:root] if link.startswith(b"/") else at[:-1]
+                del at[root if link.startswith(b"/") else -1 :]
                 left.extend(link.split(b"/")[::-1])
         return False
 
     def twins(self) -> tuple[int, str]:
         """How many names differ from another only in case or Unicode form, and one such pair for people."""
-        # All at once: no name has a NUL, and most archives are plain ASCII.
-        lowered = b"\0".join(self.kinds).lower().split(b"\0") if self.kinds else []
-        if len({name if name.isascii() else folded(name) for name in lowered}) == len(lowered):
+        # Many at once: no name has a NUL, and most archives are plain ASCII.
+        # By their hashes, which take no more memory for a long name; two that are equal by chance are looked at.
+        different: set[int] = set()
+        names = list(self.kinds)
+        for start in range(0, len(names), TWINS_AT_ONCE):
+            lowered = b"\0".join(names[start : start + TWINS_AT_ONCE]).lower().split(b"\0")
+            different.update(hash(name if name.isascii() else folded(name)) for name in lowered)
+        if len(different) == len(names):
             return 0, ""
-        first: dict[bytes, bytes] = {}
+        del different, names
+        first: dict[int, bytes] = {}
         count, example = 0, ""
         for path in self.kinds:
-            other = first.setdefault(folded(path), path)
-            if other is not path:
+            other = first.setdefault(hash(folded(path)), path)
+            if other is not path and folded(other) == folded(path):
                 count += 1
                 example = example or f"{printable(other)} and {printable(path)}"
         return count, example

@@ -16,15 +16,20 @@ Map = tuple[tuple[int, int], ...]
 
 
 def checked(pieces: list[tuple[int, int]], size: int, stored: int) -> Map:
-    """The map without its empty pieces, if it is in order, fits the file, and is what is stored."""
+    """The map without its empty pieces, if it is in order, fits the file, and is what is stored.
+
+    To GNU tar every piece begins with a block of its own, and the file ends where the map does.
+    """
     end = total = 0
     for offset, length in pieces:
         if offset < end:
             raise bad(f"a piece begins at {offset}, before the end {end} of the one in front of it")
+        if length and total % BLOCK:
+            raise bad(f"a piece follows one that ends at {end}, in the middle of a block")
         end = offset + length
         total += length
-    if end > size:
-        raise bad(f"a piece ends at {end}, but the file at {size}")
+    if end != size:
+        raise bad(f"it ends at {end}, but the file at {size}")
     if total != stored:
         raise bad(f"the pieces have {total} bytes, but {stored} are stored")
     return tuple(piece for piece in pieces if piece[1])

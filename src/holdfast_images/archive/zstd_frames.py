@@ -103,7 +103,7 @@ class FrameWalker:
             raise ImageRefused(
                 Reason.WINDOW_TOO_LARGE,
                 f"the zstd window is {size} bytes, {self._window} are allowed",
-                hint="compress it without --long, or with --long=27 at most",
+                hint="compress it without --long, or with --long=25 at most",
             )
 
 

@@ -9,10 +9,21 @@ from typing import Self
 
 from holdfast_images.catalog.database import Database
 from holdfast_images.catalog.devices import DeviceTables
+from holdfast_images.catalog.hosts import HostTables
 from holdfast_images.catalog.images import ImageTables
 from holdfast_images.catalog.locks import LockTables
 from holdfast_images.catalog.place import database_path, is_postgres
-from holdfast_images.catalog.rows import Violation
+from holdfast_images.catalog.rows import (
+    Image,
+    ImageLock,
+    Refusal,
+    Reservation,
+    Row,
+    Snapshot,
+    UnpackedImage,
+    Verification,
+    Violation,
+)
 from holdfast_images.catalog.sqlite.database import SqliteDatabase
 
 _RULES = (
@@ -23,7 +34,19 @@ _RULES = (
 )
 
 
-class Catalog(ImageTables, DeviceTables, LockTables):
+_TABLES: tuple[tuple[str, type[Row], str], ...] = (
+    ("images", Image, "list_all_images"),
+    ("unpacked_images", UnpackedImage, "list_unpacked_images"),
+    ("snapshots", Snapshot, "list_snapshots"),
+    ("image_locks", ImageLock, "list_image_locks"),
+    ("image_verifications", Verification, "list_verifications"),
+    ("image_refusals", Refusal, "list_refusals"),
+    ("image_updates", Verification, "list_updates"),
+    ("device_reservations", Reservation, "list_reservations"),
+)
+
+
+class Catalog(ImageTables, DeviceTables, LockTables, HostTables):
     """All operations. Writes take the engine's transaction as `tx`, or make one of their own.
 
     In a commit step always pass `tx`: on SQLite the engine has the database to itself until the step has ended.
@@ -50,6 +73,12 @@ class Catalog(ImageTables, DeviceTables, LockTables):
         with self._reading() as session:
             session.run("list_image_locks")
 
+    def store_id(self) -> str:
+        """What tells this catalog from every other; a copy of its database has the same."""
+        with self._reading() as session:
+            [(store_id,)] = session.run("store_id")
+            return str(store_id)
+
     def has_unfinished_job(self, flow: str, key: str) -> bool:
         """Has the engine a job of this flow and key that has not ended?"""
         with self._reading() as session:
@@ -63,6 +92,11 @@ class Catalog(ImageTables, DeviceTables, LockTables):
                 for rule, statement, message in _RULES
                 for image_id, *facts in session.run(statement)
             ]
+
+    def unreadable(self) -> list[tuple[str, str, str]]:
+        """Every row that is no record: its table, which it is, and what is wrong with it."""
+        with self._reading() as session:
+            return [(table, *each) for table, kind, name in _TABLES for each in session.unreadable(kind, name)]
 
     def close(self) -> None:
         """Close every connection."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast_images.catalog.rows import AnyRow, to_rows
+from holdfast_images.catalog.rows import AnyRow, fault_of, to_rows
 from holdfast_images.errors import CatalogConflict
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ class Session:
         """The rows of a statement as records."""
         columns, rows = self._rows(statement, parameters)
         return to_rows(kind, columns, rows)
+
+    def unreadable(self, kind: type[AnyRow], statement: str) -> list[tuple[str, str]]:
+        """The rows of a statement that are no records: which each is, and why."""
+        columns, rows = self._rows(statement, {})
+        return [found for row in rows if (found := fault_of(kind, columns, row)) is not None]
 
     def _rows(self, statement: str, parameters: dict[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
         sql = self._database.statements[statement]

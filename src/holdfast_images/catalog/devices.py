@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from holdfast import Transaction
 
 
+BESIDE = "/new/"
+"""Begins what an id is reserved for, if that is a device to replace another. No snapshot's name has a slash."""
+REPLACED = "/old/"
+"""The same for one that was replaced, and is to be deleted."""
+
+
 class DeviceTables(Tables):
     """`unpacked_images`, `snapshots`, `device_reservations`."""
 
@@ -70,6 +76,16 @@ class DeviceTables(Tables):
         with self._writing(tx) as session:
             session.run("mark_unpacked_unverified", image_id=image_id)
 
+    def mark_unpacked_verified(self, image_id: str, *, tx: Transaction | None = None) -> None:
+        """Its device was read, and is what it should be."""
+        with self._writing(tx) as session:
+            session.run("mark_unpacked_verified", image_id=image_id)
+
+    def set_device_path(self, image_id: str, path: str) -> None:
+        """Where the device is after the state was moved."""
+        with self._writing(None) as session:
+            session.run("set_device_path", image_id=image_id, path=path)
+
     def list_unpacked_images(self) -> list[UnpackedImage]:
         """All unpacked images, oldest first."""
         return self._all(UnpackedImage, "list_unpacked_images")
@@ -120,6 +136,20 @@ class DeviceTables(Tables):
         """One snapshot."""
         return self._one(Snapshot, "snapshot_by_id", snapshot_id=snapshot_id)
 
+    def get_snapshot_by_name(self, snapshot_name: str) -> Snapshot | None:
+        """The snapshot of this name, whatever image it is of."""
+        return self._one(Snapshot, "snapshot_by_name", snapshot_name=snapshot_name)
+
+    def set_snapshot_path(self, snapshot_name: str, path: str) -> None:
+        """Where the snapshot is after the state was moved."""
+        with self._writing(None) as session:
+            session.run("set_snapshot_path", snapshot_name=snapshot_name, path=path)
+
+    def settle_activations(self, *, tx: Transaction | None = None) -> list[str]:
+        """Set every image active that has an active snapshot, and inactive that has none; which were changed."""
+        with self._writing(tx) as session:
+            return sorted(image_id for (image_id,) in session.run("settle_all_activations"))
+
     def get_snapshots_by_image_id(self, image_id: str) -> list[Snapshot]:
         """All snapshots of an image, oldest first."""
         return self._all(Snapshot, "snapshots_by_image_id", image_id=image_id)
@@ -147,14 +177,31 @@ class DeviceTables(Tables):
     # --- reserved ids ---
 
     def reserve_device_id(
-        self, image_id: str, candidates: Iterable[int], *, avoiding: Collection[int] = (), tx: Transaction | None = None
+        self,
+        image_id: str,
+        candidates: Iterable[int],
+        *,
+        beside: str = "",
+        avoiding: Collection[int] = (),
+        tx: Transaction | None = None,
     ) -> int:
         """Take the first free candidate for the image's device, or what it has already: before the device is made.
 
-        `avoiding`: ids under which something else was found; a reservation of one of them is exchanged.
+        `beside`: what tells a device that is to replace the image's from that one. `avoiding`: ids under which
+        something else was found; a reservation of one of them is exchanged.
         """
         with self._writing(tx) as session:
-            return _reserve(session, image_id, "", candidates, avoiding)
+            return _reserve(session, image_id, BESIDE + beside if beside else "", candidates, avoiding)
+
+    def replace_device_id(self, image_id: str, device_id: int, beside: str, *, tx: Transaction | None = None) -> None:
+        """The device that was made beside the image's has taken its place; the id of the old one waits for `gc`."""
+        with self._writing(tx) as session:
+            for (old_id,) in session.run("reserved_id", image_id=image_id, snapshot_name=""):
+                if old_id != device_id:
+                    names = {"old_name": "", "new_name": f"{REPLACED}{old_id}"}
+                    session.run("rename_reservation", image_id=image_id, except_id=device_id, **names)
+            names = {"old_name": BESIDE + beside, "new_name": ""}
+            session.run("rename_reservation", image_id=image_id, except_id=-1, **names)
 
     def reserve_snapshot_id(
         self,
@@ -175,6 +222,12 @@ class DeviceTables(Tables):
         """Give an id back: its device is gone. Only the image that has reserved it can."""
         with self._writing(tx) as session:
             session.run("release_reservation", image_id=image_id, device_id=device_id)
+
+    def release_snapshot_id(self, image_id: str, snapshot_name: str, *, tx: Transaction | None = None) -> None:
+        """Give back the id of a snapshot that is gone."""
+        with self._writing(tx) as session:
+            for (device_id,) in session.run("reserved_id", image_id=image_id, snapshot_name=snapshot_name):
+                session.run("release_reservation", image_id=image_id, device_id=device_id)
 
     def release_reservations(self, image_id: str, *, tx: Transaction | None = None) -> None:
         """Give back every id of an image and its snapshots: all of it is gone."""
@@ -203,7 +256,7 @@ def _store_snapshot(
     if origin and origin[0].image_id != image_id:
         raise CatalogConflict(
             f"device {origin_device_id} holds image {origin[0].image_id}, so {snapshot_name} is none of {image_id}",
-            hint="look at the image's own device: images",
+            hint="look at the image's own device: holdfast images",
         )
     stored = session.run(
         "store_snapshot",
@@ -221,11 +274,21 @@ def _store_snapshot(
         )
 
 
+def _refuse_taken_name(session: Session, image_id: str, snapshot_name: str) -> None:
+    for row in session.select(Reservation, "list_reservations") if snapshot_name else ():
+        if row.snapshot_name == snapshot_name and row.image_id != image_id:
+            raise CatalogConflict(
+                f"snapshot {snapshot_name} belongs to image {row.image_id}, not to {image_id}",
+                hint="choose another snapshot name",
+            )
+
+
 def _reserve(
     session: Session, image_id: str, snapshot_name: str, candidates: Iterable[int], avoiding: Collection[int]
 ) -> int:
     session.run("lock_reservations")
     whose = {"image_id": image_id, "snapshot_name": snapshot_name}
+    _refuse_taken_name(session, image_id, snapshot_name)
     for (device_id,) in session.run("reserved_id", **whose):
         if device_id not in avoiding:
             return int(device_id)
@@ -240,5 +303,5 @@ def _reserve(
             return device_id
     raise NoSpace(
         f"no device id is free for {snapshot_name or image_id}: all candidates are taken",
-        hint="remove images that are not needed: gc",
+        hint="remove images that are not needed: holdfast gc",
     )

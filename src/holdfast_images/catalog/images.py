@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast_images.catalog.database import Session, Tables
@@ -35,6 +36,7 @@ class ImageTables(Tables):
         Raises CatalogConflict, with nothing changed, if the key is another image's or the image has another key.
         """
         with self._writing(tx) as session:
+            session.run("forget_failed_image", image_id=image_id, s3_key=s3_key)
             _refuse_other_key(session, image_id, s3_key)
             stored = session.run(
                 "store_image_metadata",
@@ -52,11 +54,6 @@ class ImageTables(Tables):
                 )
             session.run("delete_refusals", s3_key=s3_key)
 
-    def refuse_other_key(self, image_id: str, s3_key: str) -> None:
-        """Raise CatalogConflict if the image is recorded under another key."""
-        with self._reading() as session:
-            _refuse_other_key(session, image_id, s3_key)
-
     def get_image_by_id(self, image_id: str) -> Image | None:
         """One image, whatever its status."""
         return self._one(Image, "image_by_id", image_id=image_id)
@@ -65,7 +62,7 @@ class ImageTables(Tables):
         """Set `inactive`, `active` or `failed`. Raises ImageError if there is no such image."""
         with self._writing(tx) as session:
             if not session.run("update_image_activation_status", image_id=image_id, status=status):
-                raise ImageError(f"image {image_id} is not in the catalog", hint="see which are: images")
+                raise ImageError(f"image {image_id} is not in the catalog", hint="see which are: holdfast images")
 
     def list_images(self, download_status: str = "") -> list[Image]:
         """All images, or those of one status, oldest first."""
@@ -93,26 +90,114 @@ class ImageTables(Tables):
         policy: str,
         warnings: str = "[]",
         origin: str = "",
+        etag: str | None = None,
         tx: Transaction | None = None,
     ) -> None:
         """Pin the policy and the warnings (JSON) of an image, its origin, and how its verified file is recognised."""
+        verdict = {"policy": policy, "warnings": warnings, "origin": origin, "etag": etag}
         with self._writing(tx) as session:
-            session.run(
-                "store_verification",
-                image_id=image_id,
-                checksum=checksum,
-                size_bytes=fingerprint.size,
-                inode=fingerprint.inode,
-                mtime_ns=fingerprint.mtime_ns,
-                ctime_ns=fingerprint.ctime_ns,
-                policy=policy,
-                warnings=warnings,
-                origin=origin,
-            )
+            session.run("store_verification", image_id=image_id, checksum=checksum, **_fields(fingerprint), **verdict)
+
+    def note_fingerprint(self, image_id: str, fingerprint: Fingerprint) -> None:
+        """The recorded content was read again, in the file that looks like this now."""
+        with self._writing(None) as session:
+            session.run("note_fingerprint", image_id=image_id, **_fields(fingerprint))
+
+    def note_source(self, image_id: str, *, origin: str, etag: str | None) -> None:
+        """The source was asked just now, and has what was verified."""
+        with self._writing(None) as session:
+            session.run("note_source", image_id=image_id, origin=origin, etag=etag)
 
     def get_verification(self, image_id: str) -> Verification | None:
         """What is known of the content that the image has now; None if that was never verified."""
         return self._one(Verification, "verification", image_id=image_id)
+
+    # --- new content of an image that has a device ---
+
+    def store_update(
+        self,
+        image_id: str,
+        checksum: str,
+        fingerprint: Fingerprint,
+        *,
+        policy: str,
+        warnings: str = "[]",
+        origin: str = "",
+        etag: str | None = None,
+        tx: Transaction | None = None,
+    ) -> None:
+        """Record new content, verified, that the image is to have when its device is ready."""
+        verdict = {"policy": policy, "warnings": warnings, "origin": origin, "etag": etag}
+        with self._writing(tx) as session:
+            session.run("store_update", image_id=image_id, checksum=checksum, **_fields(fingerprint), **verdict)
+
+    def get_update(self, image_id: str) -> Verification | None:
+        """The new content that is not in use yet."""
+        return self._one(Verification, "image_update", image_id=image_id)
+
+    def list_updates(self) -> list[Verification]:
+        """All new content that is not in use yet, oldest first."""
+        return self._all(Verification, "list_updates")
+
+    def use_update(self, image_id: str, local_path: str, *, tx: Transaction | None = None) -> None:
+        """From now on the image is its new content; nothing happens if there is none."""
+        with self._writing(tx) as session:
+            for new in session.select(Verification, "image_update", image_id=image_id):
+                content = {"checksum": new.checksum, "size_bytes": new.size_bytes}
+                session.run("set_content", image_id=image_id, local_path=local_path, **content)
+                session.run(
+                    "store_verification",
+                    image_id=image_id,
+                    checksum=new.checksum,
+                    policy=new.policy,
+                    warnings=new.warnings,
+                    origin=new.origin,
+                    etag=new.etag,
+                    **_fields(new.fingerprint),
+                )
+                session.run("delete_update", image_id=image_id, checksum="")
+
+    def drop_update(self, image_id: str, checksum: str = "", *, tx: Transaction | None = None) -> None:
+        """Forget new content: that of this checksum, or whatever there is."""
+        with self._writing(tx) as session:
+            session.run("delete_update", image_id=image_id, checksum=checksum)
+
+    def mark_completed(self, image_id: str) -> None:
+        """The file of an image was read, and is what is recorded."""
+        with self._writing(None) as session:
+            session.run("mark_completed", image_id=image_id)
+
+    def set_local_path(self, image_id: str, path: str) -> None:
+        """Where the file is after the state was moved."""
+        with self._writing(None) as session:
+            session.run("set_local_path", image_id=image_id, path=path)
+
+    def free_key(self, image_id: str, keys: Sequence[str], *, tx: Transaction | None = None) -> str:
+        """The key an image is recorded under, or the first of these that no other image has; the last if all are."""
+        with self._writing(tx) as session:
+            own = session.select(Image, "image_by_id", image_id=image_id)
+            if own and own[0].s3_key in keys:
+                return own[0].s3_key
+            for key in keys:
+                owner = session.select(Image, "image_by_key", s3_key=key)
+                if not owner or owner[0].image_id == image_id:
+                    return key
+        return keys[-1]
+
+    # --- refusals ---
+
+    def mark_failed(
+        self, image_id: str, s3_key: str, *, local_path: str = "", size_bytes: int = 0, tx: Transaction | None = None
+    ) -> None:
+        """What was downloaded could not be taken: the image is failed, unless an earlier download of it is good."""
+        with self._writing(tx) as session:
+            session.run(
+                "mark_image_failed", image_id=image_id, s3_key=s3_key, local_path=local_path, size_bytes=size_bytes
+            )
+
+    def get_image_by_key(self, s3_key: str) -> Image | None:
+        """Whatever is recorded under a key."""
+        return self._one(Image, "image_by_key", s3_key=s3_key)
 
     def store_refusal(
         self,
@@ -167,6 +252,15 @@ class ImageTables(Tables):
         """Let the next run judge the key afresh."""
         with self._writing(tx) as session:
             session.run("delete_refusals", s3_key=s3_key)
+
+
+def _fields(fingerprint: Fingerprint) -> dict[str, int]:
+    return {
+        "size_bytes": fingerprint.size,
+        "inode": fingerprint.inode,
+        "mtime_ns": fingerprint.mtime_ns,
+        "ctime_ns": fingerprint.ctime_ns,
+    }
 
 
 def _refuse_other_key(session: Session, image_id: str, s3_key: str) -> None:

@@ -26,7 +26,9 @@ class LockTables(Tables):
         if held and held[0].locked_by == locked_by:
             return
         holder = f"locked by {held[0].locked_by} for {held[0].age} s" if held else "being locked by another"
-        raise ImageBusy(f"image {image_id} is {holder}", hint="it will be tried again; see who it is: locks")
+        raise ImageBusy(
+            f"image {image_id} is {holder}", hint="it will be tried again; see who it is: holdfast locks list"
+        )
 
     def take_over_image_lock(
         self, image_id: str, from_owner: str, to_owner: str, *, tx: Transaction | None = None

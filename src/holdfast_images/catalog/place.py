@@ -9,6 +9,8 @@ from holdfast_images.errors import CatalogUnusable
 
 DATABASE_NAME = "holdfast.db"
 DEFAULT_SCHEMA = "holdfast"
+FILE_OPTIONS = ("passfile", "sslcert", "sslcrl", "sslcrldir", "sslkey", "sslrootcert")
+"""libpq reads these anew for each connection, and a step may have changed the directory since."""
 
 
 def is_postgres(place: str | Path) -> bool:
@@ -17,7 +19,7 @@ def is_postgres(place: str | Path) -> bool:
 
 
 def database_path(place: str | Path) -> Path:
-    """The file of a state directory, a `.db` file or a `sqlite:///` URL."""
+    """The file of a state directory, a `.db` file or a `sqlite:///` URL, as an absolute path."""
     text = str(place)
     scheme, separator, rest = text.partition("://")
     if separator:
@@ -27,7 +29,7 @@ def database_path(place: str | Path) -> Path:
         text = rest.removeprefix("/")
     if not text:
         raise CatalogUnusable("the state directory is empty", hint="say where the engine keeps its state")
-    path = Path(text).expanduser()
+    path = Path(text).expanduser().absolute()
     return path if path.suffix == ".db" else path / DATABASE_NAME
 
 
@@ -39,5 +41,8 @@ def split_url(url: str) -> tuple[str, str]:
     schema = options.pop("holdfast_schema", DEFAULT_SCHEMA)
     for name in [name for name in options if name.startswith("holdfast_")]:
         options.pop(name)
+    for name in FILE_OPTIONS:
+        if options.get(name) and options[name] != "system":
+            options[name] = str(Path(options[name]).expanduser().absolute())
     # Spaces in `options` must be %20: libpq does not take a plus sign for one.
     return "?".join(filter(None, [address, urlencode(options, quote_via=quote)])), schema

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast_images.errors import CatalogUnusable
 from holdfast_images.model import Fingerprint
 
 
@@ -31,6 +32,15 @@ class ActivationStatus(StrEnum):
     INACTIVE = "inactive"
     ACTIVE = "active"
     FAILED = "failed"
+
+
+class HostClaim(Row, frozen=True, kw_only=True):
+    """A row of `catalog_hosts`: the machine and the data directory that have the name of a host."""
+
+    host: str
+    machine: str
+    data_id: str
+    directory: str
 
 
 class Image(Row, frozen=True, kw_only=True):
@@ -116,6 +126,10 @@ class Verification(Row, frozen=True, kw_only=True):
     """JSON, as it was given."""
     origin: str = ""
     """Which object it was, of all that there are; empty if that is not known."""
+    etag: str | None = None
+    """Of the object when its source was last asked."""
+    asked_at: datetime | None = None
+    """When that was; None if it is not known."""
     verified_at: datetime
 
     @property
@@ -160,16 +174,40 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 def to_rows(kind: type[AnyRow], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[AnyRow]:
-    """Rows of a statement as records; a column the record does not have (the host) is left out."""
+    """Rows of a statement as records; CatalogUnusable, naming the row, if one of them is none."""
+    read = []
+    for row in rows:
+        try:
+            read.append(_to_row(kind, columns, row))
+        except (ValueError, TypeError, msgspec.ValidationError) as error:
+            raise CatalogUnusable(
+                f"a row of the catalog cannot be read, {_name_of(columns, row)}: {error}",
+                hint="somebody has written to the database by hand; see all of it: holdfast verify-system",
+            ) from error
+    return read
+
+
+def fault_of(kind: type[AnyRow], columns: Sequence[str], row: Sequence[Any]) -> tuple[str, str] | None:
+    """Which row it is and what is wrong with it; None if it is a record."""
+    try:
+        _to_row(kind, columns, row)
+    except (ValueError, TypeError, msgspec.ValidationError) as error:
+        return _name_of(columns, row), str(error)
+    return None
+
+
+def _to_row(kind: type[AnyRow], columns: Sequence[str], row: Sequence[Any]) -> AnyRow:
+    """A column that the record does not have (the host) is left out."""
     known = set(kind.__struct_fields__)
-    return [
-        msgspec.convert(
-            {name: _value(name, value) for name, value in zip(columns, row, strict=True) if name in known},
-            kind,
-            strict=False,
-        )
-        for row in rows
-    ]
+    values = {name: _value(name, value) for name, value in zip(columns, row, strict=True) if name in known}
+    return msgspec.convert(values, kind, strict=False)
+
+
+def _name_of(columns: Sequence[str], row: Sequence[Any]) -> str:
+    """What a person would look for: the id of an image, the name of a snapshot, a key."""
+    values = dict(zip(columns, row, strict=True))
+    named = next((name for name in ("snapshot_name", "image_id", "s3_key") if values.get(name)), columns[0])
+    return f"{named} {str(values[named])[:200]!r}"
 
 
 def _value(name: str, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,8 @@ from holdfast_images.running import run_to_end
 Response = TypeVar("Response")
 
 SWITCH_INTERVAL = 0.0005
+SOON = 30.0
+"""Seconds for the end of a job to be read that has ended."""
 
 
 def finish(
@@ -36,7 +39,24 @@ def finish(
             is_stopped=lambda: signals.received is not None,
             stop_descriptor=signals.descriptor,
         )
-    result = images.engine.wait(job_id)
+    return answer_of(images, job_id, kind)
+
+
+def finish_all(images: Images, job_ids: Sequence[str]) -> None:
+    """Return when all jobs have ended, whatever way; what each is doing is not told meanwhile."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    with StopSignals() as signals:
+        run_to_end(
+            images,
+            *job_ids,
+            is_stopped=lambda: signals.received is not None,
+            stop_descriptor=signals.descriptor,
+        )
+
+
+def answer_of(images: Images, job_id: str, kind: type[Response]) -> Response:
+    """The response of a job that has ended; raises what ended it otherwise."""
+    result = images.engine.wait(job_id, timeout=SOON)
     if result.state is not JobState.SUCCEEDED:
         from holdfast_images.cli.failing import error_of  # noqa: PLC0415 - for the worst case only
 

@@ -8,15 +8,16 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast import JobState
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
-from holdfast.cli.output import note, print_fields, print_table, raw, show, time_of
+from holdfast.cli.output import note, print_fields, print_table, raw, show, step_of, time_of
 from holdfast.cli.settings import Settings
 from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Image
 from holdfast_images.cli.following import finish
-from holdfast_images.cli.looking import SNAPSHOT_COLUMNS, fields_of, snapshot_row
+from holdfast_images.cli.looking import SNAPSHOT_COLUMNS, at_its_path, fields_of, snapshot_row
 from holdfast_images.cli.opening import opened_images
 from holdfast_images.cli.settings import data_option
 from holdfast_images.errors import UnknownImage
@@ -24,6 +25,7 @@ from holdfast_images.flows.messages import RemoveRequest, RemoveResponse
 from holdfast_images.upkeep.verifying import verify_image
 
 MOST_JOBS = 10
+UNFINISHED = (JobState.PENDING, JobState.RUNNING)
 
 image_argument = click.argument("image_id", metavar="IMAGE")
 
@@ -37,11 +39,45 @@ def image() -> None:
 @image_argument
 @click.pass_obj
 def show_image(settings: Settings, image_id: str) -> None:
-    """Show an image: its file, its device, its snapshots, what was warned of, its last jobs."""
+    """Show an image: its file, its device, its snapshots, what was warned of, its last jobs.
+
+    Of one that is on its way and not in the catalog yet: its jobs, and how far they are.
+    """
     with opened_images(settings, read_only=True) as images:
-        data = _everything(images, found(images, image_id))
-        rows = [snapshot_row(row) for row in images.catalog.get_snapshots_by_image_id(image_id)]
+        data = _everything(images, image_id)
+        if data["image"] is None and not any(job["state"] in UNFINISHED for job in data["jobs"]):
+            raise _unknown(image_id, data["jobs"])
+        taken = images.catalog.get_snapshots_by_image_id(image_id)
+        rows = [snapshot_row(at_its_path(images, row)) for row in taken]
     show(settings, data, lambda: _print(data, rows))
+
+
+@image.command()
+@click.option("--s3-key", "key", metavar="KEY", required=True, help="As it was recorded: a key, or a URL.")
+@click.pass_obj
+def status(settings: Settings, key: str) -> None:
+    """Show how far the image of a key is: download, activation, device and snapshots.
+
+    A line for each snapshot.
+    """
+    with opened_images(settings, read_only=True) as images:
+        rows = images.catalog.get_image_status(key)
+    if not rows:
+        raise UnknownImage(f"there is no image of the key {key!r}", hint="see which there are: holdfast images")
+    lines = [
+        (
+            row.image_id,
+            row.download_status,
+            row.activation_status,
+            row.device_name,
+            row.snapshot_name,
+            None if row.snapshot_active is None else ("yes" if row.snapshot_active else "no"),
+        )
+        for row in rows
+    ]
+    columns = ("image", "download", "activation", "device", "snapshot", "active")
+    data = {"s3_key": key, "status": [msgspec.structs.asdict(row) for row in rows]}
+    show(settings, data, lambda: print_table(columns, lines))
 
 
 @image.command()
@@ -84,22 +120,33 @@ def found(images: Images, image_id: str) -> Image:
     """The row of an image that has to be there."""
     row = images.catalog.get_image_by_id(image_id)
     if row is None:
-        raise UnknownImage(f"there is no image {image_id!r}", hint="see which there are: holdfast images")
+        raise _unknown(image_id, [])
     return row
 
 
-def _everything(images: Images, row: Image) -> dict[str, Any]:
+def _unknown(image_id: str, jobs: Sequence[dict[str, Any]]) -> UnknownImage:
+    if not jobs:
+        return UnknownImage(f"there is no image {image_id!r}", hint="see which there are: holdfast images")
+    last = jobs[0]
+    return UnknownImage(
+        f"there is no image {image_id!r}; its last job, {last['flow']}, is {last['state']}",
+        hint=f"see why: holdfast job show {last['job_id']}",
+    )
+
+
+def _everything(images: Images, image_id: str) -> dict[str, Any]:
     catalog = images.catalog
-    verification = catalog.get_verification(row.image_id)
-    unpacked = catalog.get_unpacked_image_by_id(row.image_id)
-    lock = catalog.get_image_lock(row.image_id)
+    row = catalog.get_image_by_id(image_id)
+    verification = catalog.get_verification(image_id)
+    unpacked = catalog.get_unpacked_image_by_id(image_id)
+    lock = catalog.get_image_lock(image_id)
     return {
-        "image": fields_of(row),
+        "image": {**fields_of(row), "local_path": str(images.shop.recorded_file(row))} if row else None,
         "verification": {**fields_of(verification), "warnings": raw(verification.warnings)} if verification else None,
-        "device": fields_of(unpacked) if unpacked else None,
-        "snapshots": [fields_of(each) for each in catalog.get_snapshots_by_image_id(row.image_id)],
+        "device": fields_of(at_its_path(images, unpacked)) if unpacked else None,
+        "snapshots": [fields_of(at_its_path(images, each)) for each in catalog.get_snapshots_by_image_id(image_id)],
         "lock": msgspec.structs.asdict(lock) if lock else None,
-        "jobs": _jobs(images, row.image_id),
+        "jobs": _jobs(images, image_id),
     }
 
 
@@ -108,13 +155,34 @@ def _jobs(images: Images, image_id: str) -> list[dict[str, Any]]:
     jobs = [job for name in images.flows for job in store.jobs(flow=name, limit=1000)]
     own = [job for job in jobs if (job.key or "").startswith(f"{image_id}/")]
     own.sort(key=lambda job: job.created_at, reverse=True)
+    shown = own[:MOST_JOBS]
+    current = {one.job_id: one for one in store.running([job.job_id for job in shown])}
     return [
-        {"job_id": job.job_id, "flow": job.flow, "state": job.state, "created_at": job.created_at}
-        for job in own[:MOST_JOBS]
+        {
+            "job_id": job.job_id,
+            "flow": job.flow,
+            "state": job.state,
+            "created_at": job.created_at,
+            "current": current.get(job.job_id),
+        }
+        for job in shown
     ]
 
 
 def _print(data: dict[str, Any], snapshots: list[tuple[object, ...]]) -> None:
+    known = data["verification"]
+    _print_row(data) if data["image"] else print("it is on its way, and not in the catalog yet")
+    warnings = msgspec.json.decode(known["warnings"]) if known else []
+    _section("warnings", ("code", "path", "detail"), [(w["code"], w["path"], w["detail"]) for w in warnings])
+    _section("snapshots", SNAPSHOT_COLUMNS, snapshots)
+    jobs = [
+        (job["job_id"], job["flow"], job["state"], step_of(job["current"]), time_of(job["created_at"]))
+        for job in data["jobs"]
+    ]
+    _section("jobs", ("job", "flow", "state", "step", "created"), jobs)
+
+
+def _print_row(data: dict[str, Any]) -> None:
     row, known, device = data["image"], data["verification"], data["device"]
     print_fields(
         [
@@ -131,11 +199,6 @@ def _print(data: dict[str, Any], snapshots: list[tuple[object, ...]]) -> None:
             ("locked by", data["lock"]["locked_by"] if data["lock"] else None),
         ]
     )
-    warnings = msgspec.json.decode(known["warnings"]) if known else []
-    _section("warnings", ("code", "path", "detail"), [(w["code"], w["path"], w["detail"]) for w in warnings])
-    _section("snapshots", SNAPSHOT_COLUMNS, snapshots)
-    jobs = [(job["job_id"], job["flow"], job["state"], time_of(job["created_at"])) for job in data["jobs"]]
-    _section("jobs", ("job", "flow", "state", "created"), jobs)
 
 
 def _section(title: str, columns: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:

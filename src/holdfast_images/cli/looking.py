@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -11,8 +11,11 @@ import msgspec
 from holdfast.cli.command import Command
 from holdfast.cli.output import print_table, show
 from holdfast.cli.settings import Settings
-from holdfast_images.catalog.rows import Image, Row, Snapshot
+from holdfast_images.app import Images
+from holdfast_images.catalog.rows import Image, Row, Snapshot, UnpackedImage
 from holdfast_images.cli.opening import opened_images
+
+Located = TypeVar("Located", Snapshot, UnpackedImage)
 
 IMAGE_COLUMNS = ("image", "key", "download", "activation", "bytes", "device", "snapshots")
 SNAPSHOT_COLUMNS = ("snapshot", "image", "id", "active", "path")
@@ -31,9 +34,11 @@ def images(settings: Settings, status: str | None) -> None:
         rows = manager.catalog.list_images(status or "")
         devices = {row.image_id: row for row in manager.catalog.list_unpacked_images()}
         taken = manager.catalog.list_snapshots()
+        paths = {row.image_id: str(manager.shop.recorded_file(row)) for row in rows}
     listed = [
         {
             **fields_of(row),
+            "local_path": paths[row.image_id],
             "device_name": devices[row.image_id].device_name if row.image_id in devices else None,
             "snapshots": [each.snapshot_name for each in taken if each.image_id == row.image_id],
         }
@@ -49,8 +54,15 @@ def snapshots(settings: Settings, active: bool) -> None:
     """List snapshots."""
     with opened_images(settings, read_only=True) as manager:
         rows = manager.catalog.list_active_snapshots() if active else manager.catalog.list_snapshots()
+        rows = [at_its_path(manager, row) for row in rows]
     data = {"snapshots": [fields_of(row) for row in rows]}
     show(settings, data, lambda: print_table(SNAPSHOT_COLUMNS, map(snapshot_row, rows)))
+
+
+def at_its_path(manager: Images, row: Located) -> Located:
+    """The row of a device or snapshot with the path that it has here, whatever was recorded elsewhere."""
+    name = row.snapshot_name if isinstance(row, Snapshot) else row.device_name
+    return msgspec.structs.replace(row, device_path=str(manager.devices.path_of(name)))
 
 
 def fields_of(row: Row) -> dict[str, Any]:

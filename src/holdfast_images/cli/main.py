@@ -10,23 +10,40 @@ from holdfast.cli.exits import ExitCode
 from holdfast.cli.extension import Extension
 from holdfast_images import errors
 
-ABOUT = """Container images from a bucket to a snapshot, each at most once, whatever crashes.
+ABOUT = """Crash-safe jobs, and container images from a bucket to a snapshot: each once, whatever crashes.
 
 Data goes to stdout, everything else to stderr. Exit codes are documented in docs/reference/exit-codes.md.
 """
 
+IMAGES = "Images"
+
 ENTRIES = {
     "process-image": Entry(
-        "holdfast_images.cli.process", "process_image", "Fetch, check, unpack and snapshot an image."
+        "holdfast_images.cli.process",
+        "process_image",
+        "Fetch, check, unpack and snapshot an image, or several at once.",
+        IMAGES,
     ),
-    "images": Entry("holdfast_images.cli.looking", "images", "List images."),
-    "snapshots": Entry("holdfast_images.cli.looking", "snapshots", "List snapshots."),
-    "image": Entry("holdfast_images.cli.image", "image", "Look at one image, verify it, remove it."),
-    "snapshot": Entry("holdfast_images.cli.snapshot", "snapshot", "Make a snapshot, or take one out of use."),
-    "inspect": Entry("holdfast_images.cli.inspecting", "inspect", "Say everything that is wrong with an archive."),
-    "gc": Entry("holdfast_images.cli.upkeep", "gc", "Remove what crashes have left and nobody needs."),
-    "pool": Entry("holdfast_images.cli.pool", "pool", "Make, watch, extend and check the thin pool."),
-    "verify-system": Entry("holdfast_images.cli.upkeep", "verify_system", "Check jobs, catalog, files and devices."),
+    "images": Entry("holdfast_images.cli.looking", "images", "List images.", IMAGES),
+    "snapshots": Entry("holdfast_images.cli.looking", "snapshots", "List snapshots.", IMAGES),
+    "image": Entry("holdfast_images.cli.image", "image", "Look at one image, verify it, remove it.", IMAGES),
+    "snapshot": Entry(
+        "holdfast_images.cli.snapshot", "snapshot", "Make a snapshot, take one out of use, or bring it back.", IMAGES
+    ),
+    "locks": Entry(
+        "holdfast_images.cli.locks", "locks", "See who works on which image; release a lock that was left.", IMAGES
+    ),
+    "inspect": Entry(
+        "holdfast_images.cli.inspecting", "inspect", "Say everything that is wrong with an archive.", IMAGES
+    ),
+    "gc": Entry("holdfast_images.cli.upkeep", "gc", "Remove what crashes have left and nobody needs.", IMAGES),
+    "host": Entry(
+        "holdfast_images.cli.host", "host", "See whose files and devices these are, or take them over.", IMAGES
+    ),
+    "pool": Entry("holdfast_images.cli.pool", "pool", "Make, watch, extend and check the thin pool.", IMAGES),
+    "verify-system": Entry(
+        "holdfast_images.cli.upkeep", "verify_system", "Check jobs, catalog, files and devices.", IMAGES
+    ),
 }
 
 CODES = {
@@ -42,7 +59,7 @@ CODES = {
 # Named here and not taken from the settings, which would have to be imported; a test compares the two.
 KEYS = (
     "data backend host bucket endpoint region path_style anonymous allow_http connections policy keep_setuid limits "
-    "device_size download_timeout extract_timeout"
+    "device_size read_origins download_timeout extract_timeout"
 )
 
 EXTENSION = Extension(

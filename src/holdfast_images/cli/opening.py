@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 from holdfast import Engine
 from holdfast.cli.opening import App, opened
 from holdfast.cli.settings import Settings
+from holdfast.errors import StoreUnavailable
 from holdfast_images.app import Images, queue_limits
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.cli.settings import configure_log, settings_of
 from holdfast_images.devices.protocol import Devices
+from holdfast_images.errors import CatalogUnavailable
 from holdfast_images.flows.process import all_flows
-from holdfast_images.opening import open_catalog, open_devices, workshop_of
+from holdfast_images.opening import device_path, open_catalog, open_devices, own_data, workshop_of
 from holdfast_images.settings import Settings as ImageSettings
 
 _kept = ExitStack()
@@ -28,6 +31,7 @@ def opened_images(
     """The image manager of the settings. Only with `create` is a database made that is not there.
 
     With `read_only` devices are opened when they are first looked at: a list of images needs neither a pool nor root.
+    A command with --data looks at files and devices, and is refused at once if they are another host's.
     """
     own, place = settings_of(settings, **flags), settings.place
     configure_log(settings)
@@ -36,7 +40,9 @@ def opened_images(
         open_catalog(place, own) as catalog,
         ExitStack() as kept,
     ):
-        devices = _devices_later(kept, place, own)
+        if read_only and "data" in flags:
+            own_data(place, own, catalog, read_only=True)
+        devices = _devices_later(kept, place, own, catalog, read_only=read_only)
         if not read_only:
             devices.opened  # noqa: B018 - what is going to be changed must be there
         shop = workshop_of(place, own, catalog, cast(Devices, devices))
@@ -47,9 +53,17 @@ def image_app(settings: Settings) -> App:
     """What `holdfast worker` runs if it is not told otherwise. It stays open until the process ends."""
     own, place = settings_of(settings), settings.place
     catalog = Later(lambda: _kept.enter_context(open_catalog(place, own)))
-    devices = _devices_later(_kept, place, own)
+    devices = _devices_later(_kept, place, own, cast(Catalog, catalog))
     shop = workshop_of(place, own, cast(Catalog, catalog), cast(Devices, devices))
-    return App(all_flows(shop), queue_limits(shop), lambda: (catalog.opened, devices.opened))
+
+    def start() -> None:
+        try:
+            catalog.opened  # noqa: B018 - what steps are going to use must be there
+            devices.opened  # noqa: B018 - as above
+        except CatalogUnavailable as error:
+            raise StoreUnavailable(str(error), hint=error.hint) from error  # which a worker waits for
+
+    return App(all_flows(shop), queue_limits(shop), start)
 
 
 class Later:
@@ -67,5 +81,24 @@ class Later:
         return getattr(self.opened, name)
 
 
-def _devices_later(kept: ExitStack, place: str, settings: ImageSettings) -> Later:
-    return Later(lambda: kept.enter_context(closing(open_devices(place, settings))))
+class DevicesLater(Later):
+    """Devices that are opened when one of them is looked at: where one is can be told without."""
+
+    def __init__(self, opening: Callable[[], Devices], place: str, settings: ImageSettings) -> None:
+        super().__init__(opening)
+        self._place = place
+        self._settings = settings
+
+    def path_of(self, name: str) -> Path:
+        """As the backend says it."""
+        return device_path(self._place, self._settings, name)
+
+
+def _devices_later(
+    kept: ExitStack, place: str, settings: ImageSettings, catalog: Catalog, *, read_only: bool = False
+) -> DevicesLater:
+    def opening() -> Devices:
+        own_data(place, settings, catalog, read_only=read_only)
+        return kept.enter_context(closing(open_devices(place, settings)))
+
+    return DevicesLater(opening, place, settings)

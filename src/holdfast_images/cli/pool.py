@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from holdfast import Finding, Severity
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
@@ -17,9 +18,10 @@ from holdfast_images.catalog.place import database_path, is_postgres
 from holdfast_images.cli.settings import data_option, settings_of
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.pool_checking import check_metadata
+from holdfast_images.devices.pool_record import read_record
 from holdfast_images.devices.protocol import PoolHealth, PoolStatus
 from holdfast_images.devices.thin_pool import POOL_NAME, ThinPool
-from holdfast_images.errors import InvalidName
+from holdfast_images.errors import InvalidName, PoolUnusable
 from holdfast_images.settings import data_directory
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -87,7 +89,16 @@ def create(
 @click.pass_obj
 def status(settings: Settings, /, **flags: Any) -> int:
     """Say how much room there is. Ends with 7 if the pool is nearly full, full, or not usable."""
-    room = _show_status(settings, ThinPool.open(_root(settings, flags)))
+    root = _root(settings, flags)
+    try:
+        room = _show_status(settings, ThinPool.open(root))
+    except PoolUnusable as error:
+        if (record := read_record(root)) is None or not record.ready:
+            raise
+        fields = {"name": record.name, "health": str(PoolHealth.FAILED), "detail": _told(error)}
+        fields |= {"data": record.data.path, "metadata": record.metadata.path}
+        show(settings, fields, lambda: print_fields(fields.items()))
+        return ExitCode.FINDINGS
     return ExitCode.OK if room.health is PoolHealth.OK else ExitCode.FINDINGS
 
 
@@ -96,7 +107,10 @@ def status(settings: Settings, /, **flags: Any) -> int:
 @data_option
 @click.pass_obj
 def extend(settings: Settings, /, size: int | None, **flags: Any) -> int:
-    """Give the pool more room, while it is used."""
+    """Give the pool more room, while it is used.
+
+    Metadata that are nearly full are doubled, too; without --size a pool on files gets only that.
+    """
     opened = ThinPool.open(_root(settings, flags))
     opened.extend(size)
     _show_status(settings, opened)
@@ -114,7 +128,17 @@ def check(settings: Settings, /, repair: bool, offline: bool, **flags: Any) -> i
     if repair or offline:
         check_metadata(root, repair=repair)
         note(settings, "thin_check found nothing wrong")
-    return show_findings(settings, DeviceMapperDevices(root, ThinPool.open(root)).disagreements())
+    try:
+        found = DeviceMapperDevices(root, ThinPool.open(root)).disagreements()
+    except PoolUnusable as error:
+        if read_record(root) is None:
+            raise
+        found = [Finding(code="pool-unusable", severity=Severity.ERROR, subject="pool", message=_told(error))]
+    return show_findings(settings, found)
+
+
+def _told(error: PoolUnusable) -> str:
+    return f"{error}: {error.hint}" if error.hint else str(error)
 
 
 def _root(settings: Settings, flags: dict[str, Any]) -> Path:

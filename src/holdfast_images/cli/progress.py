@@ -221,11 +221,12 @@ class Bars:
     def _move(self, progress: Progress, news: News) -> None:
         doing = news.note.removeprefix("bytes ")
         task, before = self._tasks.get(news.stage, (None, ""))
+        what = doing.partition(",")[0]  # how many entries there are by now is behind the comma
         if task is None:
             task = progress.add_task(news.stage, total=None)
-        elif doing != before:
+        elif what != before:
             progress.reset(task, total=news.total)
-        self._tasks[news.stage] = (task, doing)
+        self._tasks[news.stage] = (task, what)
         told: dict[str, Any] = {"completed": news.done, "total": news.total, "description": _title(news, doing)}
         if news.has_ended:
             total = news.total or news.done or 1

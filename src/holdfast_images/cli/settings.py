@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.cli.settings import Settings as CommandSettings
+from holdfast_images.errors import printable
 from holdfast_images.settings import Settings, load_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,8 +38,13 @@ def configure_log(settings: CommandSettings) -> None:
 
         logs.configure(settings.log_format, level=max(logging.DEBUG, logging.WARNING - 10 * settings.verbosity))
     elif settings.verbosity == 0:
+
+        class PlainWords(logging.Formatter):
+            def format(self, record: logging.LogRecord) -> str:
+                return printable(record.getMessage())  # a traceback is for who runs a worker, or asks with -v
+
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("{message}", style="{"))
+        handler.setFormatter(PlainWords())
         # What ends a job is told as the error of the command.
         handler.addFilter(lambda record: record.levelno in (logging.WARNING, logging.CRITICAL))
         logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

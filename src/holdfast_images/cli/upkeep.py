@@ -17,9 +17,19 @@ from holdfast_images.app import Images
 from holdfast_images.cli.opening import opened_images
 from holdfast_images.cli.settings import data_option
 from holdfast_images.devices.protocol import COLLECTED
-from holdfast_images.upkeep.collecting import DAY, Collected, collect, plan
+from holdfast_images.errors import ImageError
+from holdfast_images.upkeep.collecting import DAY, Collected, collect, plan, plan_rows
 from holdfast_images.upkeep.facts import gather
-from holdfast_images.upkeep.verifying import check_pool, checked, leftovers, verify_catalog, verify_image
+from holdfast_images.upkeep.verifying import (
+    check_pool,
+    checked,
+    error,
+    leftovers,
+    verify_catalog,
+    verify_image,
+    verify_rows,
+    with_hint,
+)
 
 
 @click.command(cls=Command)
@@ -36,12 +46,13 @@ def gc(settings: Settings, /, dry_run: bool, refusals_older_than: float | None, 
     """Remove what crashes have left and nobody needs.
 
     Partial files whose writer is dead, files, devices and snapshots that are in no row, ids and locks of jobs that
-    have ended, and what is half-made, mounted or shown for a process that is gone. What an unfinished job may need,
-    or is in use, stays. Ends with 1 if something could not be removed.
+    have ended, and what is half-made, mounted or shown for a process that is gone. Rows that break a rule of the
+    catalog, or name paths of before a move, are put right. What an unfinished job may need, or is in use, stays. Ends
+    with 1 if something could not be removed.
     """
     seconds = None if refusals_older_than is None else refusals_older_than * DAY
     with opened_images(settings, read_only=dry_run, **flags) as images:
-        actions = plan(gather(images), refusals_older_than=seconds)
+        actions = [*plan(gather(images), refusals_older_than=seconds), *plan_rows(images)]
         done = [] if dry_run else collect(images, actions)
     removed = [each.action for each in done if each.removed]
     kept = [each for each in done if not each.removed]
@@ -69,11 +80,24 @@ def verify_system(settings: Settings, /, deep: bool, **flags: Any) -> int:
 
 
 def _findings(images: Images, *, deep: bool) -> Iterator[Finding]:
-    yield from verify_catalog(images)
-    yield from check_pool(images.devices.pool())
-    for image in images.catalog.list_images():
-        yield from verify_image(images, image, deep=deep)
+    yield from verify_rows(images)
+    yield from verify_catalog(images.catalog)
+    yield from _pool(images)
+    yield from checked("the catalog", _images(images, deep=deep))
     yield from checked("the backend", _left_over(images))
+
+
+def _images(images: Images, *, deep: bool) -> Iterator[Finding]:
+    for image in images.catalog.list_images():
+        yield from checked(f"image {image.image_id}", verify_image(images, image, deep=deep))
+
+
+def _pool(images: Images) -> Iterator[Finding]:
+    """Where it cannot be asked at all, all the rest is told nevertheless."""
+    try:
+        yield from check_pool(images.devices.pool())
+    except (ImageError, OSError) as failure:
+        yield error("pool-unusable", "pool", with_hint(failure))
 
 
 def _left_over(images: Images) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import msgspec
 from holdfast import Finding, Severity
 from holdfast_images.devices import loops
 from holdfast_images.devices.mount_points import MountedRegistry, is_live
+from holdfast_images.devices.pool_files import replaced_files
 from holdfast_images.devices.showing import Showing
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import ImageError
@@ -22,6 +23,9 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     suspended: bool = False
     passing: bool = False
     """Shown for a moment, by a process that is gone."""
+    wrong: str = ""
+    """How it is shown otherwise than it was recorded."""
+    without_node: bool = False
 
 
 class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,17 +41,23 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     abandoned_mounts: tuple[str, ...] = ()
     loop_devices: dict[str, tuple[str, ...]] = {}
     """File of the pool to the loop devices that show it."""
+    replaced: tuple[str, ...] = ()
+    """Files of the pool that are not the ones in use."""
+    elsewhere: dict[str, str] = {}
+    """Name of a device that is not ours to the device of ours that it shows."""
 
 
 def gather_facts(records: MountedRegistry, thin_pool: ThinPool, showing: Showing) -> PoolFacts:
     """One look at all of it, which changes nothing but a frozen copy of the pool's metadata that comes and goes."""
     recorded, unreadable, abandoned = {}, [], []
+    identities = {}
     for name in records.names():
         _, identity = records.read(name)
         if identity is None or identity.name != name:
             unreadable.append(name)
         else:
             recorded[identity.id] = name
+            identities[name] = identity
         abandoned += [mount.point for mount in records.mounts_of(name) if not is_live(mount.point)]
     in_pool, unlisted = _listed(thin_pool)
     record = thin_pool.record
@@ -59,10 +69,18 @@ def gather_facts(records: MountedRegistry, thin_pool: ThinPool, showing: Showing
         in_pool=in_pool,
         unlisted=unlisted,
         shown=tuple(
-            Shown(name=info.name, suspended=info.suspended, passing=showing.is_abandoned(info))
+            Shown(
+                name=info.name,
+                suspended=info.suspended,
+                passing=showing.is_abandoned(info),
+                wrong=showing.wrong(info, identities.get(info.name)),
+                without_node=info.has_table and not showing.is_reachable(info),
+            )
             for info in showing.ours()
             if info.name != record.name and (showing.is_abandoned(info) or not showing.is_passing(info))
         ),
+        replaced=tuple(replaced_files(record, thin_pool.table())),
+        elsewhere=dict(showing.elsewhere(recorded)),
         abandoned_mounts=tuple(abandoned),
         loop_devices={file: tuple(loops.attached(Path(file))) for file in files},
     )
@@ -79,7 +97,11 @@ def differences(facts: PoolFacts) -> Iterator[Finding]:
     """Everything that does not agree. Pure."""
     yield from _differing_ids(facts)
     for name in facts.unreadable:
-        yield _difference("unreadable-record", name, "its record cannot be read: holdfast gc")
+        yield _difference(
+            "unreadable-record",
+            name,
+            "its record cannot be read: process the image again, or holdfast snapshot activate; what it holds is kept",
+        )
     for name in facts.leftovers:
         yield _difference("leftover", name, "left by a crash: holdfast gc")
     names = set(facts.recorded.values())
@@ -88,8 +110,20 @@ def differences(facts: PoolFacts) -> Iterator[Finding]:
             yield _difference("abandoned-look", shown.name, "shown for a process that is gone: holdfast gc")
         elif shown.name not in names:
             yield _difference("unknown-device", shown.name, f"shown, and not recorded: dmsetup remove {shown.name}")
+        elif shown.wrong:
+            message = f"shown as '{shown.wrong}': holdfast snapshot activate {shown.name}"
+            yield _difference("wrong-table", shown.name, message)
+        elif shown.without_node:
+            message = f"active, and /dev/mapper/{shown.name} is gone: holdfast snapshot activate {shown.name}"
+            yield _difference("missing-node", shown.name, message)
         if shown.suspended:
             yield _difference("suspended", shown.name, f"whoever touches it hangs: dmsetup resume {shown.name}")
+    for name, device in sorted(facts.elsewhere.items()):
+        message = f"another program shows {device} by this name: close it, then dmsetup remove {name}"
+        yield _difference("shown-elsewhere", name, message)
+    for file in facts.replaced:
+        message = "not the file that the pool is using: put that one back before the pool stops (losetup --list)"
+        yield _difference("pool-file-replaced", file, message)
     for point in facts.abandoned_mounts:
         yield _difference("abandoned-mount", point, "mounted by a process that is gone: holdfast gc")
     for file, nodes in sorted(facts.loop_devices.items()):

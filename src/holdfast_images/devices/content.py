@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast_images.devices.identity import Identity, State
 from holdfast_images.devices.locking import DIRECTORY, is_locked
-from holdfast_images.devices.manifest import manifest_of
+from holdfast_images.devices.manifest import manifest_of, usage_of
 from holdfast_images.devices.mount_points import MountedRegistry
 from holdfast_images.devices.mounting import make_private, mount_device
 from holdfast_images.devices.protocol import Usage
@@ -57,13 +57,25 @@ class Content:
         sync_block_device(node)
         return answer
 
-    def digested(self, identity: Identity) -> tuple[str, Usage]:
+    def digest(self, identity: Identity) -> str:
+        """Of every byte in it."""
+        with self._visited(identity) as (parent, name):
+            return manifest_of(parent, name)[0]
+
+    def usage(self, identity: Identity) -> Usage:
+        """How much it is. Reads no file."""
+        with self._visited(identity) as (parent, name):
+            return usage_of(parent, name)
+
+    @contextmanager
+    def _visited(self, identity: Identity) -> Iterator[tuple[int, str]]:
         """In a mount that is there, or in one to look through, which changes nothing."""
         if mounted := self._records.mounts_of(identity.name):
             with _opened(Path(mounted[-1].point).parent) as parent:
-                return manifest_of(parent, os.path.basename(mounted[-1].point))
-        with self._showing.looked_through(identity) as (parent, name):
-            return manifest_of(parent, name)
+                yield parent, os.path.basename(mounted[-1].point)
+            return
+        with self._showing.looked_through(identity) as place:
+            yield place
 
     def refuse_busy(self, name: str) -> None:
         """Raise DeviceBusy if anybody but this process's own mount is in it."""

@@ -1,6 +1,7 @@
 """A faithful copy of a file: content, owner, mode, times, extended attributes and holes.
 
 Files are cloned (FICLONE) where the file system can: then the copy shares its blocks until one of both is written to.
+Cloned or not, each is read, and its digest told: nothing is copied that nobody has looked at.
 """
 
 from __future__ import annotations
@@ -10,16 +11,13 @@ import fcntl
 import os
 import stat
 
-from holdfast_images.devices.manifest import readable
-from holdfast_images.errors import DeviceBusy
+from holdfast_images.devices.file_digest import LABELS, FileReader, attributes_of
+from holdfast_images.devices.manifest import READ, readable
+from holdfast_images.syncing import write_all
 
 FICLONE = 0x40049409
-SMALL = 1 << 20
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+MAKE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS}
-# A security module puts its own label on what is made; where that cannot be chosen, it is not the image's.
-_LABELS = {"security.selinux", "security.ima", "security.evm"}
 
 
 class FileCopier:
@@ -27,21 +25,23 @@ class FileCopier:
 
     def __init__(self) -> None:
         self._can_clone = True
+        self._reader = FileReader()
         self._umask = _umask()
         self.owner = (os.geteuid(), os.getegid())
         """Whose everything is that is made here."""
 
-    def copy(self, source: int, name: str, there: os.stat_result, copy: int) -> None:
-        """A regular file from one directory to another."""
+    def copy(self, source: int, name: str, there: os.stat_result, copy: int) -> tuple[bytes, bytes]:
+        """A regular file from one directory to another; the digest of what is in the copy, and its attributes."""
         made_with = there.st_mode & 0o777 & ~self._umask | 0o600
         target = os.open(name, MAKE, made_with, dir_fd=copy)
         try:
             with readable(source, name, there, READ) as origin:
-                if there.st_size and not self._clone(origin, target):
-                    _copy_content(origin, target, there, name)
+                content = self._copy_content(origin, target, there.st_size)
+                attributes = attributes_of(origin)
                 self.finish(origin, target, there, made_with)
         finally:
             os.close(target)
+        return content, attributes
 
     def finish(self, origin: int, target: int, there: os.stat_result, mode: int) -> None:
         """What is told about it; it was made with this mode."""
@@ -54,6 +54,14 @@ class FileCopier:
             os.fchmod(target, stat.S_IMODE(there.st_mode))
         os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))
 
+    def _copy_content(self, origin: int, target: int, size: int) -> bytes:
+        if size and self._clone(origin, target):
+            return self._reader.digest(target, size)  # of what will be found there
+        digest = self._reader.digest(origin, size, lambda read, start: write_all(target, read, start))
+        if os.fstat(target).st_size < size:
+            os.ftruncate(target, size)  # it ends with a hole
+        return digest
+
     def _clone(self, origin: int, target: int) -> bool:
         if self._can_clone:
             try:
@@ -65,57 +73,12 @@ class FileCopier:
         return self._can_clone
 
 
-def _copy_content(origin: int, target: int, there: os.stat_result, name: str) -> None:
-    if there.st_blocks * 512 < there.st_size:
-        _copy_pieces(origin, target, there.st_size)
-    elif there.st_size <= SMALL:
-        content = os.read(origin, there.st_size)
-        if os.write(target, content) != there.st_size:
-            raise DeviceBusy(f"{name} changed while it was copied", hint="it will be tried again")
-    else:
-        _copy_range(origin, target, 0, there.st_size)
-
-
-def _copy_pieces(origin: int, target: int, size: int) -> None:
-    """What lies between the holes."""
-    os.ftruncate(target, size)
-    position = 0
-    while position < size:
-        try:
-            start = os.lseek(origin, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return
-            raise
-        position = os.lseek(origin, start, os.SEEK_HOLE)
-        _copy_range(origin, target, start, position - start)
-
-
-def _copy_range(origin: int, target: int, start: int, length: int) -> None:
-    in_kernel = True
-    while length:
-        if in_kernel:
-            try:
-                copied = os.copy_file_range(origin, target, length, start, start)
-            except OSError as error:
-                if error.errno not in _CANNOT:
-                    raise
-                in_kernel = False
-                continue
-        else:
-            copied = os.pwrite(target, os.pread(origin, min(length, SMALL), start), start)
-        if not copied:
-            raise DeviceBusy("a file became shorter while it was copied", hint="it will be tried again")
-        start += copied
-        length -= copied
-
-
 def _copy_attribute(origin: int, target: int, attribute: str) -> None:
     value = os.getxattr(origin, attribute)
     try:
         os.setxattr(target, attribute, value)
     except OSError as error:
-        if attribute not in _LABELS or error.errno not in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP):
+        if attribute not in LABELS or error.errno not in (errno.EPERM, errno.EACCES, errno.EOPNOTSUPP):
             raise
 
 

@@ -19,7 +19,7 @@ from holdfast_images.devices.comparing import differences, gather_facts
 from holdfast_images.devices.content import Content
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.dm_control import NODES
-from holdfast_images.devices.ext4 import make_ext4, read_superblock, valid_uuid
+from holdfast_images.devices.ext4 import Superblock, make_ext4, read_superblock, valid_uuid
 from holdfast_images.devices.identity import (
     Identity,
     State,
@@ -29,6 +29,7 @@ from holdfast_images.devices.identity import (
     identity_of,
     is_of,
     not_as_sealed,
+    overwritten,
     read_identity,
     refuse_unsealed,
     write_identity,
@@ -37,7 +38,7 @@ from holdfast_images.devices.mount_points import MountedRegistry
 from holdfast_images.devices.mounting import undo_private
 from holdfast_images.devices.protocol import NO_ID, Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
 from holdfast_images.devices.registry import MAKING, checked
-from holdfast_images.devices.showing import Showing, going_on
+from holdfast_images.devices.showing import AGAIN, Showing, going_on
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace, PoolUnusable
 from holdfast_images.syncing import sync_block_device
@@ -45,6 +46,7 @@ from holdfast_images.syncing import sync_block_device
 PATIENCE = 5.0
 DEFAULT_SIZE = 10 << 30
 MANY = 16
+BLOCK = 4096
 POINTS = ("create.thin-made", "create.formatted")
 """Crash points that other backends do not have."""
 
@@ -54,8 +56,12 @@ class DeviceMapperDevices:
 
     backend = "devicemapper"
 
-    def __init__(self, root: str | Path, pool: ThinPool, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, root: str | Path, pool: ThinPool, *, patience: float = PATIENCE, read_origins: bool = True
+    ) -> None:
+        """`read_origins`: every byte of an image is compared with what was sealed before a snapshot of it is made."""
         self.thin_pool = pool
+        self._read_origins = read_origins
         self._patience = patience
         self.records = MountedRegistry(Path(root).absolute() / "devices", patience=patience)
         self.showing = Showing(pool, home=self.records.home, patience=patience)
@@ -85,20 +91,31 @@ class DeviceMapperDevices:
         return self._look(device)[0]
 
     def verify(self, device: Device, *, deep: bool = False) -> None:
-        """By its record and its superblock; a snapshot must be active. `deep`: by the digest of everything in it."""
+        """By its record and its superblock; a snapshot must be active. `deep`: by the digest of every byte in it."""
         identity = self._expect(device)
         refuse_unsealed(identity)
-        if identity.kind is Kind.SNAPSHOT and self.showing.active(identity) is None:
-            raise DeviceLost(f"snapshot {device.name} is not active", hint="it will be activated again")
+        if identity.kind is Kind.SNAPSHOT:
+            info = self.showing.active(identity)
+            if info is None or not self.showing.is_reachable(info):
+                wrong = "is not active" if info is None else f"is active, and {self.path_of(device.name)} is gone"
+                raise DeviceLost(f"snapshot {device.name} {wrong}", hint=f"holdfast snapshot activate {device.name}")
+        superblock = self._superblock(identity)
+        if deep:
+            # What the next mount would replay is not in what is read; where it is mounted already, it is.
+            known = superblock.clean or self.records.mounts_of(identity.name)
+            if not known or self._content.digest(identity) != identity.digest:
+                raise not_as_sealed(identity.name)
+
+    def _superblock(self, identity: Identity) -> Superblock:
+        """Raises DeviceLost if it is none of its image's."""
         with self.showing.looked_at(identity) as node:
             superblock = read_superblock(node)
-        if superblock is None or superblock.uuid != valid_uuid(identity.uuid):
-            raise DeviceLost(
-                f"{device.name} holds {superblock.uuid if superblock else 'no ext4'}, not {identity.uuid}",
-                hint="process the image again: it will be made anew",
-            )
-        if deep and self._content.digested(identity)[0] != identity.digest:
-            raise not_as_sealed(identity.name)
+        if superblock is not None and superblock.uuid == valid_uuid(identity.uuid):
+            return superblock
+        found = f"the file system {superblock.uuid}" if superblock is not None else "no ext4"
+        if identity.kind is Kind.SNAPSHOT:
+            raise overwritten(identity, found)
+        raise DeviceLost(f"{identity.name} holds {found}, not {identity.uuid}", hint=AGAIN)
 
     def look(self, name: str) -> Found | None:
         """One of those that `found` would tell of."""
@@ -129,7 +146,7 @@ class DeviceMapperDevices:
 
     def usage(self, device: Device) -> Usage:
         """By a walk through all of it."""
-        return self._content.digested(self._expect(device))[1]
+        return self._content.usage(self._expect(device))
 
     def pool(self) -> PoolStatus:
         """The thin pool."""
@@ -148,7 +165,7 @@ class DeviceMapperDevices:
         if health is Health.HALF_MADE:
             self._remove(device)
         self._refuse_full()
-        identity = identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
+        identity = identity_of(device, Kind.DEVICE, State.MADE, size=_whole_blocks(device.size or DEFAULT_SIZE))
         with self._making(identity, "create") as directory:
             write_identity(directory, identity, point="create.identity-written")
             self.records.sync()
@@ -189,16 +206,17 @@ class DeviceMapperDevices:
     def snapshot(self, origin: Device, snapshot: Device) -> None:
         """Recorded under a hidden name, made in the pool, activated, compared with what was sealed, and revealed."""
         health, there = self._look(snapshot)
+        if health is Health.HALF_MADE:
+            health, there = self._recover(origin, snapshot)
         if there is not None and health is Health.HEALTHY:
             if (there.kind, there.origin, there.state) != (Kind.SNAPSHOT, origin.id, State.SEALED):
                 raise foreign(snapshot)
             with self.records.locked(snapshot.name):
                 self.showing.show(there)
+            self._superblock(there)
             return
         if health is Health.FOREIGN:
             raise foreign(snapshot)
-        if health is Health.HALF_MADE:
-            self._remove(snapshot)
         self._refuse_full()
         self.verify(origin)
         with self.records.locked(origin.name, exclusive=False) as source:
@@ -206,26 +224,45 @@ class DeviceMapperDevices:
             refuse_unsealed(sealed)
             # An origin that somebody writes to gives a torn snapshot, and the kernel would not refuse it.
             self.showing.hide(sealed)
+            self.showing.refuse_shown(sealed)
             self._take(sealed, snapshot)
 
+    def _recover(self, origin: Device, snapshot: Device) -> tuple[Health, Identity | None]:
+        """A snapshot whose record cannot be read is recorded again, by what was reserved: its writes are not lost.
+
+        One that the pool does not have is removed. What has a visible name was whole, so there is nothing half-made.
+        """
+        sealed = self._expect(origin)
+        with self.records.locked(snapshot.name) as directory:
+            unreadable = read_identity(directory) is None and not self._is_another(snapshot)
+            if unreadable and self.thin_pool.holds(snapshot.id):
+                log.warning("the record of %s could not be read, and was written again", snapshot.name)
+                write_identity(directory, _snapshot_of(sealed, snapshot))
+        if unreadable and (found := self._look(snapshot))[0] is Health.HEALTHY:
+            return found
+        self._remove(snapshot)
+        return self._look(snapshot)
+
     def _take(self, origin: Identity, snapshot: Device) -> None:
-        made = identity_of(
-            snapshot, Kind.SNAPSHOT, State.SEALED, size=origin.size, origin=origin.id, digest=origin.digest
-        )
+        made = _snapshot_of(origin, snapshot)
         with self._making(made, "snapshot") as directory:
             write_identity(directory, made, point="snapshot.identity-written")
             self.records.sync()
             self._claim(made, self.thin_pool.create_snap(made.id, origin.id))
             crash_point("snapshot.half-copied")
-            superblock = read_superblock(self.showing.show(made))
-            if superblock is None or superblock.digest != origin.superblock:
-                raise DeviceLost(
-                    f"{origin.name} is not as it was sealed, so no snapshot was made of it",
-                    hint="delete it and process the image again",
-                )
+            self._compare(made, origin.superblock)
+            self.showing.show(made)
             crash_point("snapshot.copied")
             self.records.reveal(snapshot.name)
             crash_point("snapshot.renamed")
+
+    def _compare(self, made: Identity, sealed: str | None) -> None:
+        """Raise NotAsSealed unless a snapshot holds what was sealed, to the last byte."""
+        superblock = self._superblock(made)
+        # A mount or a check alone changes nothing that counts; whatever else has changed there, only all of it tells.
+        unchanged = superblock.digest == sealed and not self._read_origins
+        if not superblock.clean or not (unchanged or self._content.digest(made) == made.digest):
+            raise not_as_sealed(f"the origin of {made.name}")
 
     # --- using ---
 
@@ -239,8 +276,11 @@ class DeviceMapperDevices:
     def deactivate(self, device: Device) -> None:
         """Not shown any more."""
         there, identity = self.records.read(device.name)
-        if not there or identity is None or identity.id != device.id:
+        if not there or (identity is not None and identity.id != device.id):
             return
+        identity = identity or identity_of(
+            device, Kind.DEVICE, State.MADE, size=device.size
+        )  # its record is unreadable
         with self.records.locked(device.name):
             self.records.unmount(device.name, dead_only=True)
             self.records.refuse_mounted(device.name)
@@ -274,13 +314,14 @@ class DeviceMapperDevices:
     def collect(self) -> int:
         """Everything with a hidden name that nobody has locked, and what dead processes have mounted or shown."""
         self.showing.resume_all()
-        count = 0
+        # What the dead have shown and mounted first: it keeps what they were deleting busy.
+        with going_on("a mount"):
+            self.records.unmount_dead()
+        count = self.showing.remove_dead()
         for hidden in self.records.leftovers():
             with going_on(hidden):
                 count += self._clear(hidden)
-        with going_on("a mount"):
-            self.records.unmount_dead()
-        return count + self.showing.remove_dead()
+        return count
 
     def disagreements(self) -> list[Finding]:
         """Records, pool, the kernel's table, mounts and loop devices, held against each other."""
@@ -305,8 +346,7 @@ class DeviceMapperDevices:
         return expected(device, *self._look(device))
 
     def _found(self, name: str, identity: Identity | None, *, in_pool: bool) -> Found:
-        info = self.thin_pool.mapper.info(name)
-        busy = self.records.is_locked(name) or (info is not None and info.open_count > 0)
+        busy = self.records.is_locked(name) or self.showing.busy(name, identity)
         if identity is None or identity.name != name:
             return Found(name=name, health=Health.HALF_MADE, id=identity.id if identity else None, busy=busy)
         found = found_of(identity, busy=busy)
@@ -365,7 +405,12 @@ class DeviceMapperDevices:
             self.records.unmount(name, dead_only=True)
             self.records.refuse_mounted(name)
             identity = read_identity(directory) or self._recorded_again(device, directory)
+            if identity is None and self.showing.busy(name, None):
+                raise DeviceBusy(f"{name} is open", hint="unmount or close it; it will be tried again")
             if identity is not None:
+                # All that can be in the way comes before anything is taken away, trimmed or forgotten.
+                self.thin_pool.refuse_unwritable()
+                self.showing.refuse_shown(identity)
                 self.showing.hide(identity)
             hidden = self.records.trash(name)
             crash_point("delete.trashed")
@@ -378,12 +423,16 @@ class DeviceMapperDevices:
 
     def _recorded_again(self, device: Device, directory: int) -> Identity | None:
         """In the place of a record that cannot be read, by what was reserved: or else its id would stay in the pool."""
-        others = (self.records.read(name)[1] for name in self.records.names() if name != device.name)
-        if device.id == NO_ID or any(other is not None and other.id == device.id for other in others):
+        if device.id == NO_ID or self._is_another(device):
             return None
         identity = identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
         write_identity(directory, identity)
         return identity
+
+    def _is_another(self, device: Device) -> bool:
+        """Does a record of another name have its id?"""
+        others = (self.records.read(name)[1] for name in self.records.names() if name != device.name)
+        return any(other is not None and other.id == device.id for other in others)
 
     def _refuse_full(self) -> None:
         room = self.pool()
@@ -392,7 +441,7 @@ class DeviceMapperDevices:
         if room.health is PoolHealth.LOW:
             log.warning("%s", room.detail)
         elif room.health is not PoolHealth.OK:
-            raise PoolUnusable(f"nothing can be made: {room.detail}", hint="holdfast pool status, holdfast pool check")
+            raise PoolUnusable(f"nothing can be made: {room.detail}", hint="holdfast pool status says what to do")
 
     @contextmanager
     def _explaining(self, name: str) -> Iterator[None]:
@@ -406,3 +455,12 @@ class DeviceMapperDevices:
             raise NoSpace(
                 f"{name} does not fit: {room.detail or error}", hint="holdfast gc, or holdfast pool extend"
             ) from error
+
+
+def _snapshot_of(origin: Identity, snapshot: Device) -> Identity:
+    return identity_of(snapshot, Kind.SNAPSHOT, State.SEALED, size=origin.size, origin=origin.id, digest=origin.digest)
+
+
+def _whole_blocks(size: int) -> int:
+    """As large as is asked for, in blocks of its file system."""
+    return -(-size // BLOCK) * BLOCK

@@ -29,11 +29,11 @@ from holdfast_images.devices.identity import (
     write_identity,
 )
 from holdfast_images.devices.locking import is_locked, open_locked, try_lock
-from holdfast_images.devices.manifest import manifest_of
-from holdfast_images.devices.mounts import mounts_on
+from holdfast_images.devices.manifest import manifest_of, usage_of
 from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
 from holdfast_images.devices.registry import MAKING, Registry, checked
 from holdfast_images.devices.removing import remove_tree
+from holdfast_images.devices.users import refuse_used
 from holdfast_images.errors import DeviceBusy, NoSpace
 from holdfast_images.flushing import Flusher
 from holdfast_images.syncing import sync_file_system
@@ -41,12 +41,18 @@ from holdfast_images.syncing import sync_file_system
 if TYPE_CHECKING:
     from holdfast import Finding
 
+DEVICES = "devices"
 CONTENT = "content"
 PATIENCE = 2.0
 LOW_WATER_BYTES = 1 << 30
 LOW_WATER_FILES = 10_000
 WORTH_TWO = 1000
 """Files of a snapshot from which on a second process is worth its start."""
+
+
+def content_path(root: Path, name: str) -> Path:
+    """Where the content of a device of this name is below a root, whether or not it is there."""
+    return Path(os.path.realpath(root / DEVICES)) / checked(name) / CONTENT
 
 
 class DirectoryDevices:
@@ -69,7 +75,7 @@ class DirectoryDevices:
         self._mounts: dict[str, int] = {}
         self._mounts_lock = threading.Lock()
         # Only its owner may pass: an image may hold setuid programs of its own.
-        self._records = Registry(Path(root).absolute() / "devices", patience=patience)
+        self._records = Registry(Path(root).absolute() / DEVICES, patience=patience)
 
     @classmethod
     def open(
@@ -99,7 +105,7 @@ class DirectoryDevices:
         return self._look(device)[0]
 
     def verify(self, device: Device, *, deep: bool = False) -> None:
-        """By its identity; `deep` by the digest of everything in it as well."""
+        """By its identity; `deep` by the digest of every byte in it as well."""
         identity = self._expect(device)
         refuse_unsealed(identity)
         if deep:
@@ -126,7 +132,7 @@ class DirectoryDevices:
         """By a walk through all of it."""
         self._expect(device)
         with self._records.opened(device.name) as directory:
-            return manifest_of(directory, CONTENT)[1]
+            return usage_of(directory, CONTENT)
 
     def pool(self) -> PoolStatus:
         """The file system that the devices are on."""
@@ -188,6 +194,8 @@ class DirectoryDevices:
             identity = self._expect(device)
             digest, usage = manifest_of(directory, CONTENT)
             if identity.state is State.SEALED:
+                if digest != identity.digest:
+                    raise not_as_sealed(device.name)
                 return usage
             sync_file_system(directory)
             crash_point("seal.synced")
@@ -203,6 +211,8 @@ class DirectoryDevices:
         from holdfast_images.devices.copying import copy_tree  # noqa: PLC0415 - who only looks at devices copies nothing
 
         health, there = self._look(snapshot)
+        if health is Health.HALF_MADE:
+            health, there = self._recover(origin, snapshot)
         if there is not None and health is Health.HEALTHY:
             if (there.kind, there.origin, there.state) == (Kind.SNAPSHOT, origin.id, State.SEALED):
                 return
@@ -229,6 +239,20 @@ class DirectoryDevices:
             self._records.reveal(snapshot.name)
             crash_point("snapshot.renamed")
 
+    def _recover(self, origin: Device, snapshot: Device) -> tuple[Health, Identity | None]:
+        """A snapshot whose record cannot be read is recorded again: what was written to it is not lost.
+
+        What has a visible name was whole, so there is nothing half-made.
+        """
+        sealed = self._expect(origin)
+        with self._records.locked(snapshot.name) as directory:
+            if read_identity(directory) is None and _is_directory(self.path_of(snapshot.name)):
+                made = identity_of(
+                    snapshot, Kind.SNAPSHOT, State.SEALED, size=snapshot.size, origin=origin.id, digest=sealed.digest
+                )
+                write_identity(directory, made)
+        return self._look(snapshot)
+
     # --- using ---
 
     def activate(self, device: Device) -> Path:
@@ -237,11 +261,12 @@ class DirectoryDevices:
         return self.path_of(device.name)
 
     def deactivate(self, device: Device) -> None:
-        """There is nothing to take away; only what is in use must not be deactivated."""
+        """There is nothing to take away; only what is in use must not be deactivated, by whomever."""
         with self._mounts_lock:
             mounted = device.name in self._mounts
         if mounted or self._is_busy(device.name):
             raise DeviceBusy(f"{device.name} is mounted or worked in", hint="unmount it first")
+        refuse_used(self.path_of(device.name), device.name)
 
     def mount(self, device: Device) -> Path:
         """Held by a lock of this process, which ends with it."""
@@ -274,6 +299,7 @@ class DirectoryDevices:
         for hidden in self._records.leftovers():
             try:
                 with self._records.abandoned(hidden):
+                    refuse_used(self._records.home / hidden / CONTENT, hidden)
                     self._records.remove(hidden)
                     count += 1
             except (DeviceBusy, FileNotFoundError):
@@ -373,9 +399,15 @@ class DirectoryDevices:
             if name in self._mounts:
                 raise DeviceBusy(f"{name} is mounted here", hint="unmount it first")
         with self._locked(name):
-            _refuse_mounted(self._records.home / name)
+            refuse_used(self.path_of(name), name)
             hidden = self._records.trash(name)
             crash_point("delete.trashed")
+            try:
+                # Who came in before the name was gone; nobody comes any more.
+                refuse_used(self._records.home / hidden / CONTENT, name)
+            except DeviceBusy:
+                self._records.take_back(hidden, name)
+                raise
             self._records.remove(hidden)
             crash_point("delete.removed")
 
@@ -386,10 +418,3 @@ def _is_directory(path: Path) -> bool:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return False
-
-
-def _refuse_mounted(path: Path) -> None:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        points = mounts_on(os.path.realpath(path), file.read())
-    if points:
-        raise DeviceBusy(f"{path.name} is in use by the mount on {points[0]}", hint=f"umount {points[0]}")

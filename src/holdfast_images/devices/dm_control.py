@@ -30,7 +30,7 @@ PAUSE = 0.005
 # struct dm_ioctl and struct dm_target_spec of linux/dm-ioctl.h, version 4: fixed-width, equal on all machines.
 _HEADER = struct.Struct("=3I I I I i I I I Q 128s 129s 7x")
 _TARGET = struct.Struct("=Q Q i I 16s")
-_CREATE, _REMOVE, _SUSPEND, _INFO, _LOAD, _STATUS, _MESSAGE, _LIST = 3, 4, 6, 7, 9, 12, 14, 2
+_CREATE, _REMOVE, _RENAME, _SUSPEND, _INFO, _LOAD, _STATUS, _MESSAGE, _LIST = 3, 4, 5, 6, 7, 9, 12, 14, 2
 _READ_ONLY, _SUSPENDED, _TABLE, _ACTIVE, _BUFFER_FULL, _NO_FLUSH = 1, 2, 16, 32, 256, 2048
 _LEFT_ALONE = (0x02 | 0x04 | 0x08 | 0x40) << 16
 """For udev: make the node, and let no other rule look into what an image holds. No link by the UUID of its file system,
@@ -103,6 +103,16 @@ class DeviceMapper:
         """One device; None if there is none of this name."""
         try:
             header, _ = self._call(_INFO, name, f"dmsetup info {name}")
+        except MapperError as error:
+            if error.code == errno.ENXIO:
+                return None
+            raise
+        return header
+
+    def find(self, uuid: str) -> Info | None:
+        """The device with this UUID, whatever name it has been given; None if there is none."""
+        try:
+            header, _ = self._call(_INFO, "", f"dmsetup info --uuid {uuid}", uuid=uuid)
         except MapperError as error:
             if error.code == errno.ENXIO:
                 return None
@@ -185,6 +195,23 @@ class DeviceMapper:
         """Let it go on, with the table that was loaded last."""
         info, _ = self._call(_SUSPEND, name, f"dmsetup resume {name}", event=_LEFT_ALONE)
         _make_node(info)
+
+    def rename(self, name: str, wanted: str) -> None:
+        """Give a device another name, whoever has it open. Crash: the old one or the new."""
+        payload = wanted.encode("ascii") + b"\0"
+        self._call(_RENAME, name, f"dmsetup rename {name} {wanted}", payload=payload, event=_LEFT_ALONE)
+        _remove_node(name)
+        if (info := self.info(wanted)) is not None:
+            _make_node(info)
+
+    def ensure_node(self, info: Info) -> None:
+        """Make the node of a device that is there, if somebody has removed it or a crash came before it."""
+        if not _leads_to(NODES / info.name, info):
+            _make_node(info)
+
+    def has_node(self, info: Info) -> bool:
+        """Does the path of a device lead to it?"""
+        return _leads_to(NODES / info.name, info)
 
     def remove(self, name: str) -> None:
         """Take a device away; what it shows stays. Nothing happens if there is none. Raises MapperError EBUSY."""

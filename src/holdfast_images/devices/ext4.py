@@ -15,6 +15,19 @@ from holdfast_images.errors import ImageError, NoSpace
 SUPERBLOCK_AT = 1024
 SUPERBLOCK_BYTES = 1024
 MAGIC = 0xEF53
+NEEDS_RECOVERY = 0x4
+VALID = 1
+PASSING = (
+    (0x0C, 0x14),  # free blocks and inodes
+    (0x2C, 0x38),  # last mount, last write, number of mounts
+    (0x40, 0x44),  # last check
+    (0x88, 0xC8),  # where it was mounted last
+    (0x158, 0x15C),  # free blocks, upper half
+    (0x178, 0x180),  # bytes ever written
+    (0x274, 0x280),  # upper halves of times
+    (0x3FC, 0x400),  # checksum
+)
+"""Fields that change whenever the file system is mounted to be written to, or checked."""
 JOURNAL_MEGABYTES = 16
 """A journal is real space in the pool, once for the image and once for each snapshot that is written to."""
 LEAST_BYTES = 64 << 20
@@ -28,14 +41,26 @@ class Superblock(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     digest: str
-    """Of all of it: it changes whenever the file system is mounted to be written to."""
+    """Of what a mount and a check leave as it is: layout, features, states, errors."""
+    clean: bool = True
+    """Nothing is left for the next mount to replay or to remove."""
 
 
 def parse_superblock(raw: bytes) -> Superblock | None:
     """From the second KiB of a device; None if there is no ext4. Pure."""
     if len(raw) != SUPERBLOCK_BYTES or struct.unpack_from("<H", raw, 0x38)[0] != MAGIC:
         return None
-    return Superblock(uuid=str(UUID(bytes=raw[0x68:0x78])), digest=hashlib.sha256(raw).hexdigest())
+    (incompatible,) = struct.unpack_from("<I", raw, 0x60)
+    (state,) = struct.unpack_from("<H", raw, 0x3A)
+    (orphan,) = struct.unpack_from("<I", raw, 0xE8)
+    kept = bytearray(raw)
+    for start, end in PASSING:
+        kept[start:end] = bytes(end - start)
+    return Superblock(
+        uuid=str(UUID(bytes=raw[0x68:0x78])),
+        digest=hashlib.sha256(kept).hexdigest(),
+        clean=not incompatible & NEEDS_RECOVERY and state == VALID and not orphan,
+    )
 
 
 def read_superblock(node: str) -> Superblock | None:

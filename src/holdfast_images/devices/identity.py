@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast_images.devices.crash_points import crash_point
 from holdfast_images.devices.protocol import Device, Found, Health, Kind
-from holdfast_images.errors import DeviceLost
+from holdfast_images.errors import DeviceLost, NotAsSealed, SnapshotOverwritten
+from holdfast_images.syncing import write_all
 
 IDENTITY = "identity.json"
 ASIDE = "identity.json.new"
@@ -59,7 +60,7 @@ def write_identity(directory: int, identity: Identity, *, point: str | None = No
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(ASIDE, flags, 0o600, dir_fd=directory)
     try:
-        os.write(descriptor, msgspec.json.encode(identity) + b"\n")
+        write_all(descriptor, msgspec.json.encode(identity) + b"\n")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -133,7 +134,15 @@ def foreign(device: Device) -> DeviceLost:
 
 def not_as_sealed(name: str) -> DeviceLost:
     """It is the device, but not what was put in it."""
-    return DeviceLost(
+    return NotAsSealed(
         f"{name} is not as it was sealed: something was added, removed or changed in it",
-        hint="delete it and process the image again",
+        hint="process the image again, with --verify: it will be unpacked anew; snapshots of it stay",
+    )
+
+
+def overwritten(snapshot: Identity, found: str) -> SnapshotOverwritten:
+    """Whoever writes to a snapshot may do that; it is kept, and not taken for the image's."""
+    return SnapshotOverwritten(
+        f"snapshot {snapshot.name} holds {found}, not the file system {snapshot.uuid} of its image; it is kept",
+        hint=f"if that is not needed: holdfast snapshot deactivate {snapshot.name} --delete, then make it again",
     )

@@ -47,6 +47,15 @@ def attach(file: Path) -> str:
         return run(*command, "--", str(file)).output.strip()
 
 
+def also_showing(node: str) -> list[str]:
+    """Other loop devices that show the file that this one shows; none if it is no loop device."""
+    try:
+        file = (BLOCKS / os.path.basename(os.path.realpath(node)) / "loop/backing_file").read_text(errors="replace")
+    except OSError:
+        return []
+    return [each for each in attached(Path(file.rstrip("\n"))) if os.path.realpath(each) != os.path.realpath(node)]
+
+
 def detach(file: Path) -> None:
     """Take away every loop device of a file. Nothing happens if there is none."""
     for node in attached(file):

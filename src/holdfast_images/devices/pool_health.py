@@ -8,6 +8,7 @@ from holdfast_images.devices.protocol import PoolHealth, PoolStatus
 from holdfast_images.errors import PoolUnusable
 
 METADATA_BLOCK = 4096
+REPAIR = "holdfast pool check --repair"
 LOW_METADATA, LEAST_METADATA = 0.2, 0.1
 """Free parts of all metadata. A pool that runs out of them is damaged, not only full: nothing is made in the last."""
 
@@ -23,15 +24,17 @@ def judge_pool(status: ThinPoolStatus, record: PoolRecord, below: int | None = N
     if status.mode is Mode.FAIL:
         health, detail = PoolHealth.FAILED, f"pool {record.name} has failed: see the kernel's log"
     elif status.needs_check:
-        health, detail = PoolHealth.READ_ONLY, f"the metadata of pool {record.name} must be checked: pool check"
-    elif status.mode is Mode.READ_ONLY:
-        health, detail = PoolHealth.READ_ONLY, f"pool {record.name} is read-only: see the kernel's log"
+        health, detail = PoolHealth.READ_ONLY, f"the metadata of pool {record.name} must be checked: {REPAIR}"
+    elif status.mode is Mode.READ_ONLY and not lacks_metadata(status):
+        health, detail = PoolHealth.READ_ONLY, f"pool {record.name} is read-only: see the kernel's log, then {REPAIR}"
     elif status.mode is Mode.OUT_OF_DATA_SPACE or available < unit:
         health, detail = PoolHealth.FULL, f"pool {record.name} is full: {used}"
-    elif metadata - used_metadata < LEAST_METADATA * metadata:
+    elif lacks_metadata(status):
         health = PoolHealth.FULL
-        detail = f"the metadata of pool {record.name} is full: {used_metadata} of {metadata} blocks"
-    elif metadata - used_metadata < LOW_METADATA * metadata:
+        detail = (
+            f"the metadata of pool {record.name} is full: {used_metadata} of {metadata} blocks: holdfast pool extend"
+        )
+    elif is_low_on_metadata(status):
         health = PoolHealth.LOW
         detail = f"the metadata of pool {record.name} is nearly full: {used_metadata} of {metadata} blocks"
     elif available < record.low_water_bytes:
@@ -46,10 +49,28 @@ def judge_pool(status: ThinPoolStatus, record: PoolRecord, below: int | None = N
     )
 
 
+def is_low_on_metadata(status: ThinPoolStatus) -> bool:
+    """Should it have more room for metadata? Pure."""
+    return _free_metadata(status) < LOW_METADATA
+
+
+def lacks_metadata(status: ThinPoolStatus) -> bool:
+    """Has it so little room left for metadata that nothing may be made in it? Pure."""
+    return _free_metadata(status) < LEAST_METADATA
+
+
+def _free_metadata(status: ThinPoolStatus) -> float:
+    total = status.total_metadata_blocks
+    return (total - status.used_metadata_blocks) / total if total else 1.0
+
+
 def unusable(name: str, status: ThinPoolStatus) -> PoolUnusable:
     """Why nothing can be made in a pool."""
     what = "must be checked" if status.needs_check else f"is {status.mode}"
-    return PoolUnusable(f"pool {name} {what}: {blocks_of(status)}", hint="holdfast pool status, holdfast pool check")
+    hint = f"take its devices out of use (holdfast snapshots), then: {REPAIR}"
+    if lacks_metadata(status) and not status.needs_check:
+        hint = "give its metadata more room: holdfast pool extend"
+    return PoolUnusable(f"pool {name} {what}: {blocks_of(status)}", hint=hint)
 
 
 def blocks_of(status: ThinPoolStatus) -> str:

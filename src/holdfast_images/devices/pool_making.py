@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from holdfast_images.devices.pool_record import (
     is_blank,
     make_file,
     read_superblock,
+    refuse_in_use,
     sync_directory,
 )
 from holdfast_images.errors import InvalidName, PoolUnusable
@@ -29,6 +31,8 @@ def new_record(
     if (metadata is None) != (data is None):
         raise InvalidName("a pool needs two block devices, or none", hint="give both --metadata and --data")
     if metadata is not None and data is not None:
+        if os.path.samestat(os.stat(metadata), os.stat(data)) or os.stat(metadata).st_rdev == os.stat(data).st_rdev:
+            raise InvalidName(f"{metadata} and {data} are one disk", hint="give a pool two block devices")
         disks = disk_at(metadata), disk_at(data)
         size = disks[1].size
         backings = (
@@ -59,6 +63,7 @@ def refuse_used(record: PoolRecord, *, repeated: bool, force: bool) -> None:
     """Raise PoolUnusable if something is on its disks; of a pool that was cut short its own beginning may be."""
     for backing in (record.metadata, record.data):
         backing.refuse_other_disk()
+        refuse_in_use(backing.open())
     superblock = read_superblock(record.metadata.open()) if repeated else None
     begun = superblock is not None and superblock.transaction_id in (0, record.mark)
     for backing in (record.data,) if begun else (record.metadata, record.data):

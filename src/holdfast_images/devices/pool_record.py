@@ -14,9 +14,10 @@ import msgspec
 
 from holdfast_images.devices import loops
 from holdfast_images.devices.disks import Disk, disk_at, is_same
-from holdfast_images.devices.dm_table import BLOCK_SECTORS
+from holdfast_images.devices.dm_table import BLOCK_SECTORS, SECTOR
 from holdfast_images.devices.locking import PAUSE, try_lock
 from holdfast_images.errors import DeviceBusy, NoSpace, PoolUnusable
+from holdfast_images.syncing import write_all
 
 RECORD = "pool.json"
 ASIDE = "pool.json.new"
@@ -40,8 +41,15 @@ class Backing(msgspec.Struct, frozen=True, kw_only=True):
         """The node of the block device, which is made if it is a file's and missing."""
         if self.is_file:
             if not os.path.isfile(self.path):
-                raise PoolUnusable(f"the pool's file {self.path} is gone", hint="put it back, or make a new pool")
-            return loops.attach(Path(self.path))
+                raise PoolUnusable(
+                    f"the pool's file {self.path} is gone",
+                    hint="put it back; if it is lost for good, so is what was in it: "
+                    f"rm {Path(self.path).parent / RECORD}, holdfast pool create --force, and process the images again",
+                )
+            node = loops.attach(Path(self.path))
+            if disk_at(node).size < os.path.getsize(self.path) // SECTOR * SECTOR:
+                loops.refresh(Path(self.path))  # it has grown, or was put back, since the loop device was made
+            return node
         return self.path
 
     def looked_at_again(self) -> Backing:
@@ -85,6 +93,9 @@ class Superblock(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: int
     block_sectors: int
     needs_check: bool
+    data_blocks: int = 0
+    metadata_blocks: int = 0
+    """Of 4 KiB."""
 
 
 def read_record(root: Path) -> PoolRecord | None:
@@ -103,7 +114,7 @@ def write_record(root: Path, record: PoolRecord) -> None:
     """Replace the record. Crash: the old or the new."""
     descriptor = os.open(root / ASIDE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
+        write_all(descriptor, msgspec.json.format(msgspec.json.encode(record)) + b"\n")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -159,12 +170,38 @@ def read_superblock(node: str) -> Superblock | None:
     (flags,) = struct.unpack_from("<I", raw, 4)
     (transaction_id,) = struct.unpack_from("<Q", raw, 48)
     (block_sectors,) = struct.unpack_from("<I", raw, 336)
-    return Superblock(transaction_id=transaction_id, block_sectors=block_sectors, needs_check=bool(flags & NEEDS_CHECK))
+    return Superblock(
+        transaction_id=transaction_id,
+        block_sectors=block_sectors,
+        needs_check=bool(flags & NEEDS_CHECK),
+        data_blocks=struct.unpack_from("<Q", raw, 64)[0],
+        metadata_blocks=struct.unpack_from("<Q", raw, 344)[0],
+    )
 
 
 def is_blank(node: str) -> bool:
-    """Is there nothing at its beginning, where file systems, partitions and pools say what they are?"""
-    return not any(_read(node, LOOKED_AT))
+    """Is there nothing at its beginning and end, where file systems, partitions and pools say what they are?"""
+    end = disk_at(node).size - LOOKED_AT
+    return not any(_read(node, LOOKED_AT)) and not (end > 0 and any(_read(node, LOOKED_AT, end)))
+
+
+def refuse_in_use(path: str) -> None:
+    """Raise PoolUnusable if the kernel, another pool or a file system has a block device for itself."""
+    try:
+        # With O_EXCL, and without O_CREAT, a block device is opened only if nobody has it for himself.
+        os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        raise PoolUnusable(
+            f"{path} is in use: mounted, or a part of another pool or volume",
+            hint="see by what: lsblk, dmsetup ls --tree; nothing was changed",
+        ) from error
+    others = loops.also_showing(path)
+    if others:
+        raise PoolUnusable(
+            f"{path} shows the same file as {' and '.join(others)}", hint=f"losetup --detach {others[0]}, if unused"
+        )
 
 
 def wipe_superblock(node: str) -> None:
@@ -177,11 +214,11 @@ def wipe_superblock(node: str) -> None:
         os.close(descriptor)
 
 
-def _read(node: str, length: int) -> bytes:
+def _read(node: str, length: int, start: int = 0) -> bytes:
     # What is read once must not be found in the page cache when it has changed below.
     descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.posix_fadvise(descriptor, 0, length, os.POSIX_FADV_DONTNEED)
-        return os.pread(descriptor, length, 0)
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
+        return os.pread(descriptor, length, start)
     finally:
         os.close(descriptor)

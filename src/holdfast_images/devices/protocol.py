@@ -169,14 +169,16 @@ class Devices(Protocol):
     def verify(self, device: Device, *, deep: bool = False) -> None:
         """Raise DeviceLost unless it is there, sealed, and holds what it should.
 
-        Quick enough to be asked each time; `deep` reads the names and attributes of everything in it.
+        Quick enough to be asked each time; `deep` reads every byte of it, and finds whatever was changed: NotAsSealed.
+        A snapshot that somebody has put another file system in is SnapshotOverwritten.
         """
         ...
 
     def snapshot(self, origin: Device, snapshot: Device) -> None:
         """Make a sealed, active copy of a sealed origin, unless it is there.
 
-        Raises DeviceLost if the origin is not there or not as it was sealed, NoSpace, DeviceBusy.
+        What was written to one that is there stays, also if its record cannot be read: then it is recorded again.
+        Raises DeviceLost if the origin is not there, NotAsSealed if a byte of it was changed, NoSpace, DeviceBusy.
         Crash: absent, half-made and recognised as such, or whole.
         """
         ...
@@ -184,7 +186,8 @@ class Devices(Protocol):
     def delete(self, device: Device) -> None:
         """Remove a device or snapshot and everything in it. Nothing happens if it is absent.
 
-        Raises DeviceBusy while it is mounted, open or worked in; DeviceLost if something else has its name.
+        Raises DeviceBusy while anybody has it mounted, open or works in it, before anything is taken away; DeviceLost
+        if something else has its name.
         Crash: there, or gone for every other method; `collect` frees the space.
         """
         ...

@@ -145,6 +145,11 @@ class Registry:
         self.sync()
         return hidden
 
+    def take_back(self, hidden: str, name: str) -> None:
+        """It is no leftover after all. Crash: it is one, or is not."""
+        os.rename(hidden, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        self.sync()
+
     def remove(self, hidden: str) -> None:
         """Remove a leftover and everything in it; nothing happens if it is gone."""
         if (self.home / hidden).is_dir():

@@ -7,6 +7,7 @@ import os
 import stat
 
 from holdfast_images.devices.crash_points import crash_point
+from holdfast_images.devices.file_digest import clear_flags
 from holdfast_images.devices.locking import DIRECTORY
 from holdfast_images.errors import DeviceBusy
 
@@ -21,6 +22,7 @@ def remove_tree(parent: int, name: str) -> None:
     _allow(parent, name)
     top = os.open(name, DIRECTORY, dir_fd=parent)
     try:
+        clear_flags(top)
         device = os.fstat(top).st_dev
         moved = 0
         while True:
@@ -46,7 +48,7 @@ class _Remover:
             names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         for name, is_directory in names:
             if not is_directory:
-                os.unlink(name, dir_fd=directory)
+                _unlink(directory, name)
             elif depth == DEEPEST:
                 self._move_up(directory, name)
             else:
@@ -58,6 +60,7 @@ class _Remover:
         try:
             if os.fstat(directory).st_dev != self._device:
                 raise DeviceBusy(f"something is mounted on {name}", hint="unmount it; what it holds was not touched")
+            clear_flags(directory)
             self.empty(directory, depth + 1)
         finally:
             os.close(directory)
@@ -76,6 +79,20 @@ class _Remover:
                     raise
             else:
                 return
+
+
+def _unlink(directory: int, name: str) -> None:
+    """Also what somebody has made immutable (chattr +i)."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except PermissionError:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if not clear_flags(file):
+                raise
+        finally:
+            os.close(file)
+        os.unlink(name, dir_fd=directory)
 
 
 def _allow(parent: int, name: str) -> None:

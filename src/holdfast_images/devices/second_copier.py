@@ -9,6 +9,7 @@ import msgspec
 from holdfast_images.batches import BatchGiver, do_batches, widen
 from holdfast_images.devices.copying_files import FileCopier
 from holdfast_images.devices.locking import open_below
+from holdfast_images.devices.manifest import record_of
 from holdfast_images.errors import DeviceBusy
 
 
@@ -17,10 +18,14 @@ class Given(msgspec.Struct, array_like=True, gc=False):
 
     path: bytes
     name: bytes
+    known_as: bytes
+    """Its path in the manifest."""
 
 
 class Copied(msgspec.Struct, frozen=True, tag="copied"):
-    """One more batch is copied."""
+    """One more batch is copied; the records of its files, for the manifest."""
+
+    records: list[bytes] = []
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -37,17 +42,15 @@ class SecondCopier(BatchGiver[Copied | Failed]):
     """
 
     def __init__(self, source: int, target: int) -> None:
-        # Not for the second process itself.
-        from subprocess import PIPE  # noqa: PLC0415
-
+        # The second process itself has no use for it.
         from holdfast_images.bare_python import start_python  # noqa: PLC0415
 
-        self._process = start_python(
-            __name__, f"{source} {target}", descriptors=(source, target), stdin=PIPE, stderr=None
-        )
+        self._process = start_python(__name__, f"{source} {target}", descriptors=(source, target), listens=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         widen(self._process.stdin.fileno())
+        self.records: list[bytes] = []
+        """Of everything that it has copied so far, in the order in which it was given."""
         super().__init__(self._process.stdin.fileno(), self._process.stdout.fileno(), Copied | Failed)
 
     def close(self) -> None:
@@ -57,6 +60,7 @@ class SecondCopier(BatchGiver[Copied | Failed]):
 
     def _meant(self, answer: Copied | Failed) -> Exception | None:
         if isinstance(answer, Copied):
+            self.records += answer.records
             return None
         if answer.errno:
             return OSError(answer.errno, answer.message)
@@ -81,18 +85,20 @@ class _Copier:
 
     def copy(self, files: list[Given]) -> tuple[Copied | Failed, bool]:
         """Copy a batch."""
+        records = []
         try:
             for file in files:
                 if file.path != self._path:
                     self._go_to(file.path)
                 source, target = self._here
                 name = os.fsdecode(file.name)
-                self._files.copy(source, name, os.stat(name, dir_fd=source, follow_symlinks=False), target)
+                there = os.stat(name, dir_fd=source, follow_symlinks=False)
+                records.append(record_of(file.known_as, there, *self._files.copy(source, name, there, target)))
         except DeviceBusy as error:
             return Failed(0, str(error)), False
         except OSError as error:
             return Failed(error.errno or 0, error.strerror or str(error)), False
-        return Copied(), True
+        return Copied(records), True
 
     def _go_to(self, path: bytes) -> None:
         if self._here is not self._parents:

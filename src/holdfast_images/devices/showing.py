@@ -9,7 +9,7 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from logging import INFO, WARNING
 from pathlib import Path
@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast_images.devices.commands import log
 from holdfast_images.devices.disks import takes_discards
 from holdfast_images.devices.dm_control import NODES, Info, MapperError, patiently
-from holdfast_images.devices.dm_table import SECTOR, parse_thin_table, thin_target
+from holdfast_images.devices.dm_table import thin_target
 from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.locking import DIRECTORY
 from holdfast_images.devices.mounting import holders_of, make_private, mount_device, mounts, unmount_point
@@ -26,6 +26,7 @@ from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 
 LOOK = ".look-"
+AGAIN = "process the image again: what is missing is made anew"
 DISCARD = 0x1277
 """BLKDISCARD"""
 DISCARD_PIECE = 1 << 30
@@ -62,45 +63,123 @@ class Showing:
     # --- under its own name ---
 
     def active(self, identity: Identity) -> Info | None:
-        """The device as it is shown; None if it is not. Raises DeviceLost if its name shows something else."""
-        info = self._mapper.info(identity.name)
+        """The device as it is shown; None if it is not. Raises DeviceLost if that is not as it should be."""
+        info = self._named(identity)
+        if info is None or not info.has_table:
+            return None
+        if wrong := self._wrong_table(identity):
+            raise DeviceLost(f"{identity.name} is shown as '{wrong}', and not as it was recorded", hint=AGAIN)
+        return info
+
+    def is_reachable(self, info: Info) -> bool:
+        """Does its path lead to it?"""
+        return self._mapper.has_node(info)
+
+    def show(self, identity: Identity) -> str:
+        """Its node, made unless it is there, whatever a crash or somebody else has done to it.
+
+        Resumed, renamed, given its own table or its node again. Raises DeviceLost if its name is another program's,
+        DeviceBusy if somebody has open what it was made to show.
+        """
+        renamed = self._mapper.find(self._uuid(identity))
+        info = self._named(identity)
+        if info is None and renamed is not None:
+            log.warning("%s was renamed to %s: it gets its name back", identity.name, renamed.name)
+            self._mapper.rename(renamed.name, identity.name)
+            info = self._named(identity)
+        if info is not None and not info.has_table:
+            self._mapper.remove(identity.name)  # a crash has left it without a table
+            info = None
         if info is None:
-            return None
-        if info.uuid != self._uuid(identity):
+            self._create(identity.name, self._uuid(identity), identity)
+            return str(NODES / identity.name)
+        if wrong := self._wrong_table(identity):
+            self._put_right(identity, info, wrong)
+        elif info.suspended:
+            self._mapper.resume(identity.name)
+        self._mapper.ensure_node(info)
+        return str(NODES / identity.name)
+
+    def _named(self, identity: Identity) -> Info | None:
+        """What has its name. Raises DeviceLost if that is not ours."""
+        info = self._mapper.info(identity.name)
+        if info is not None and info.uuid != self._uuid(identity):
             raise DeviceLost(
-                f"/dev/mapper/{identity.name} is another program's device", hint=f"dmsetup info {identity.name}"
-            )
-        if not info.has_table:
-            return None
-        [target] = self._mapper.table(identity.name)
-        table = parse_thin_table(target)
-        wanted = (self._pool.numbers, identity.id, identity.size // SECTOR)
-        if table is None or (table.pool, table.id, table.length) != wanted:
-            # A table of another length would cut the file system off, or show what is not in it.
-            raise DeviceLost(
-                f"{identity.name} is shown as '{target}', and not as it was recorded", hint="dmsetup remove"
+                f"/dev/mapper/{identity.name} is another program's device",
+                hint=f"see what it is: dmsetup info {identity.name}; then dmsetup rename or dmsetup remove it",
             )
         return info
 
-    def show(self, identity: Identity) -> str:
-        """Its node, made unless it is there; resumed if a crash has left it suspended. Raises DeviceLost."""
-        info = self.active(identity)
-        if info is None:
-            if self._mapper.info(identity.name) is not None:
-                self._mapper.remove(identity.name)  # a crash has left it without a table
-            self._create(identity.name, self._uuid(identity), identity)
-        elif info.suspended:
-            self._mapper.resume(identity.name)
-        return str(NODES / identity.name)
+    def _wrong_table(self, identity: Identity) -> str:
+        """What is shown under its name instead of it; empty if it is right."""
+        targets = self._mapper.table(identity.name)
+        wanted = thin_target(self._pool.numbers, identity.id, identity.size)
+        # A table of another length would cut the file system off, or show what is not in it.
+        return "" if targets == [wanted] else "; ".join(map(str, targets)) or "nothing"
+
+    def _put_right(self, identity: Identity, info: Info, wrong: str) -> None:
+        """Give it its table again. Nobody is deprived of anything: errors (dmsetup wipe_table), or nobody is there."""
+        errors = all(target.kind == "error" for target in self._mapper.table(identity.name))
+        if info.open_count and not errors:
+            raise DeviceBusy(
+                f"{identity.name} is shown as '{wrong}' and open: {holders_of(info.numbers)}",
+                hint="close it: then it is put right",
+            )
+        log.warning("%s was shown as '%s', and is put right", identity.name, wrong)
+        target = thin_target(self._pool.numbers, identity.id, identity.size)
+        try:
+            self._mapper.load(identity.name, target)
+        except MapperError as error:
+            raise self._meaning(error, identity.name, identity) from error
+        self._mapper.resume(identity.name)
 
     def hide(self, identity: Identity) -> None:
-        """Nothing happens if it is not shown, or its name shows another's. Raises DeviceBusy while it is open."""
-        info = self._mapper.info(identity.name)
-        if info is None or info.uuid != self._uuid(identity):
+        """Nothing happens if it is not shown, by whatever name. Raises DeviceBusy while it is open."""
+        info = self._mapper.find(self._uuid(identity))
+        if info is None:
             return
         if info.suspended and info.has_table:
-            self._mapper.resume(identity.name)  # who waits for it would never let go
-        self._take_away(identity.name, info)
+            self._mapper.resume(info.name)  # who waits for it would never let go
+        self._take_away(info.name, info)
+
+    def refuse_shown(self, identity: Identity) -> None:
+        """Raise DeviceBusy if somebody shows it by a name that is not ours: he may write to it at any moment."""
+        for name in self._pool.names_of(identity.id):
+            info = self._mapper.info(name)
+            if info is not None and not info.uuid.startswith(self._prefix):
+                raise DeviceBusy(
+                    f"{identity.name} (device {identity.id} of pool {self._pool.record.name}) is shown as {name}",
+                    hint=f"unmount and close it, then: dmsetup remove {name}",
+                )
+
+    def elsewhere(self, recorded: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+        """(name, device of ours) for everything that shows one of these and is not ours."""
+        for name in self._mapper.names():
+            info = self._mapper.info(name)
+            if info is None or info.uuid.startswith(self._prefix):
+                continue
+            try:
+                targets = self._mapper.table(name)
+            except MapperError:
+                continue  # taken away meanwhile
+            for target in targets:
+                pool, _, number = target.text.partition(" ")
+                ours = target.kind == "thin" and pool == self._pool.numbers and number.isdecimal()
+                if ours and int(number) in recorded:
+                    yield name, recorded[int(number)]
+
+    def wrong(self, info: Info, identity: Identity | None) -> str:
+        """How a device that is shown differs from its record; empty if it does not, or has none."""
+        if identity is None or not info.has_table or info.uuid != self._uuid(identity):
+            return ""
+        return self._wrong_table(identity)
+
+    def busy(self, name: str, identity: Identity | None) -> bool:
+        """Has anybody open what is shown by this name, or as this device?"""
+        found = [self._mapper.info(name)]
+        if identity is not None:
+            found.append(self._mapper.find(self._uuid(identity)))
+        return any(info is not None and info.open_count > 0 for info in found)
 
     def resume_all(self) -> None:
         """Whoever touches a suspended device hangs: none of ours is left so."""
@@ -119,8 +198,9 @@ class Showing:
         if info is not None:
             if info.suspended:
                 self._mapper.resume(identity.name)  # whoever reads from it would hang
-            yield str(NODES / identity.name)
-            return
+            if self._mapper.has_node(info):
+                yield str(NODES / identity.name)
+                return
         with self._passing_by(identity, read_only=True) as node:
             yield node
 
@@ -204,14 +284,16 @@ class Showing:
         try:
             return self._mapper.create(name, uuid, target, read_only=read_only)
         except MapperError as error:
-            if error.code == errno.ENODATA:
-                raise DeviceLost(
-                    f"the pool has no device {identity.id}: {identity.name} was deleted behind our back",
-                    hint="process the image again: it will be made anew",
-                ) from error
-            if error.code == errno.EBUSY:
-                raise DeviceBusy(f"{name} is being shown by another: {error}", hint="it will be tried again") from error
-            raise self._pool.explained(error) from error
+            raise self._meaning(error, name, identity) from error
+
+    def _meaning(self, error: MapperError, name: str, identity: Identity) -> ImageError:
+        if error.code == errno.ENODATA:
+            return DeviceLost(
+                f"the pool has no device {identity.id}: {identity.name} was deleted behind our back", hint=AGAIN
+            )
+        if error.code == errno.EBUSY:
+            return DeviceBusy(f"{name} is being shown by another: {error}", hint="it will be tried again")
+        return self._pool.explained(error)
 
     def _take_away(self, name: str, info: Info) -> None:
         patiently(

@@ -7,7 +7,6 @@ taken for ours. Nothing of ours is on the data's disk: that one is known by what
 from __future__ import annotations
 
 import errno
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast_images.devices import loops
-from holdfast_images.devices.commands import run
+from holdfast_images.devices.commands import log, run
 from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper, MapperError, patiently
 from holdfast_images.devices.dm_table import (
@@ -26,19 +25,19 @@ from holdfast_images.devices.dm_table import (
     Mode,
     Target,
     ThinPoolStatus,
-    metadata_bytes,
+    ThinPoolTable,
     parse_thin_pool_status,
     parse_thin_pool_table,
     thin_pool_target,
     thin_target,
     valid_thin_id,
 )
-from holdfast_images.devices.pool_health import METADATA_BLOCK, blocks_of, judge_pool, unusable
+from holdfast_images.devices.pool_files import grow_files, refuse_cut_off, refuse_replaced
+from holdfast_images.devices.pool_health import METADATA_BLOCK, blocks_of, judge_pool, lacks_metadata, unusable
 from holdfast_images.devices.pool_making import new_record, refuse_used
 from holdfast_images.devices.pool_record import (
     PoolRecord,
     alone,
-    make_file,
     read_record,
     read_superblock,
     wipe_superblock,
@@ -92,8 +91,9 @@ class ThinPool:
             there = read_record(root)
             if there is not None and there.ready:
                 raise PoolUnusable(f"there is a pool at {root}: {there.name}", hint="pool status, pool extend")
+            mapper = DeviceMapper()  # before any file is made: without one there will be no pool
             record = there or new_record(root, name, size, metadata, data, low_water_bytes)
-            pool = cls(root, record, DeviceMapper())
+            pool = cls(root, record, mapper)
             if pool.mapper.info(record.name) is None:
                 # Looked at again when it is repeated: a path may lead to another disk by then.
                 refuse_used(record, repeated=there is not None, force=force)
@@ -123,6 +123,10 @@ class ThinPool:
     def _start(self) -> None:
         """Have the kernel show the pool, unless it does."""
         info = self.mapper.info(self.record.name)
+        if info is None and (renamed := self.mapper.find(self.uuid)) is not None:
+            log.warning("pool %s was renamed to %s: it gets its name back", self.record.name, renamed.name)
+            self.mapper.rename(renamed.name, self.record.name)
+            info = self.mapper.info(self.record.name)
         if info is not None and info.uuid != self.uuid:
             raise PoolUnusable(
                 f"{self.record.name} is another device mapper device", hint=f"dmsetup info {self.record.name}"
@@ -132,10 +136,19 @@ class ThinPool:
             info = None
         if info is None:
             self._refuse_wrong_disks()
-            self.mapper.create(self.record.name, self.uuid, self._target(), node=True)
+            try:
+                self.mapper.create(self.record.name, self.uuid, self._target(), node=True)
+            except MapperError as error:
+                raise PoolUnusable(f"pool {self.record.name} cannot be started: {error}", hint="dmesg") from error
+            return
+        if all(target.kind == "error" for target in self.mapper.table(self.record.name)):
+            log.warning("pool %s was wiped (dmsetup wipe_table), and gets its table again", self.record.name)
+            self.mapper.load(self.record.name, self._target())
+            self.mapper.resume(self.record.name)
         elif info.suspended:
             # Left by a crash while it was being extended: whoever touches a device of it hangs.
             self.mapper.resume(self.record.name)
+        self.mapper.ensure_node(info)
 
     def _refuse_wrong_disks(self) -> None:
         """Before the kernel writes to them."""
@@ -156,6 +169,8 @@ class ThinPool:
                 f"{record.mark:#x}",
                 hint="a disk was exchanged or restored from another pool; nothing was changed",
             )
+        if record.ready:
+            refuse_cut_off(record, superblock)
         if superblock.needs_check:
             raise PoolUnusable(
                 f"the metadata of pool {record.name} must be checked before it can be used",
@@ -164,8 +179,7 @@ class ThinPool:
 
     def _refuse_strange(self) -> None:
         """What runs under our name must be what we would have started."""
-        [target] = self.mapper.table(self.record.name)
-        table = parse_thin_pool_table(target)
+        table = self.table()
         if "skip_block_zeroing" in table.features:
             raise PoolUnusable(
                 f"pool {self.record.name} does not zero its blocks: a new device would show what a deleted one held",
@@ -179,6 +193,11 @@ class ThinPool:
             )
         if status.mode is not Mode.FAIL and status.transaction_id != self.record.mark:
             raise PoolUnusable(f"pool {self.record.name} has another mark: {status.transaction_id:#x}")
+
+    def table(self) -> ThinPoolTable:
+        """What it is made of at the moment."""
+        [target] = self.mapper.table(self.record.name)
+        return parse_thin_pool_table(target)
 
     def _target(self) -> Target:
         return thin_pool_target(
@@ -264,7 +283,11 @@ class ThinPool:
     def _listed(self) -> list[int]:
         name = self.record.name
         [target] = self.mapper.status(name)
-        if parse_thin_pool_status(target.text).held_root is not None:
+        status = parse_thin_pool_status(target.text)
+        if lacks_metadata(status):
+            # The copy takes some of what is left, and a pool without any is read-only.
+            raise PoolUnusable(f"pool {name} cannot list its devices: {blocks_of(status)}", hint="holdfast pool extend")
+        if status.held_root is not None:
             self.mapper.message(name, "release_metadata_snap")
         self.mapper.message(name, "reserve_metadata_snap")
         try:
@@ -294,7 +317,7 @@ class ThinPool:
             if error.code == errno.EEXIST:
                 return False
             raise self.explained(error) from error
-        self._refuse_unwritten()
+        self.refuse_unwritable()
         return True
 
     def delete(self, thin_id: int, *, patience: float = 0.0) -> None:
@@ -304,31 +327,38 @@ class ThinPool:
             patiently(
                 lambda: self._tell(text),
                 patience,
-                lambda: f"device {thin_id} of pool {self.record.name} is shown as {self._names_of(thin_id)}",
+                lambda: f"device {thin_id} of pool {self.record.name} is shown as {self._shown_as(thin_id)}",
             )
         except MapperError as error:
             if error.code == errno.ENODATA:
                 return
             raise self.explained(error) from error
-        self._refuse_unwritten()
+        self.refuse_unwritable()
 
     def _tell(self, text: str) -> None:
         self._put_to_use(lambda: self.mapper.message(self.record.name, text))
 
-    def _refuse_unwritten(self) -> None:
-        """The kernel writes the metadata at once, but does not say whether it could."""
+    def _shown_as(self, thin_id: int) -> str:
+        return " and ".join(self.names_of(thin_id)) or "something that has just gone"
+
+    def refuse_unwritable(self) -> None:
+        """Raise PoolUnusable if nothing can be made or deleted in it.
+
+        The kernel writes the metadata at once, but does not say whether it could.
+        """
         status = self.status()
         if status.mode is Mode.FAIL or status.mode is Mode.READ_ONLY or status.needs_check:
             raise unusable(self.record.name, status)
 
-    def _names_of(self, thin_id: int) -> str:
+    def names_of(self, thin_id: int) -> list[str]:
+        """Every mapped device that shows this one, whoever has made it."""
         found, wanted = [], f"{self.numbers} {thin_id}"
         for name in self.mapper.names():
             try:
                 found += [name for target in self.mapper.table(name) if (target.kind, target.text) == ("thin", wanted)]
             except MapperError:
                 continue  # taken away meanwhile
-        return " and ".join(found) or "something that has just gone"
+        return found
 
     def explained(self, error: MapperError) -> ImageError:
         """A pool that cannot be written to answers everything with EINVAL or EOPNOTSUPP: that is not our argument's."""
@@ -355,18 +385,22 @@ class ThinPool:
         Crash: the old size or the new; a pool that was left suspended is resumed when it is next opened.
         """
         status = self.status()
-        if status.needs_check or status.mode in (Mode.FAIL, Mode.READ_ONLY):
+        if status.needs_check or status.mode is Mode.FAIL:
             raise unusable(self.record.name, status)
+        refuse_replaced(self.record, self.table())
         with alone(self._root):
             self._extend(status, size)
+        self.refuse_unwritable()
         return self.room()
 
     def _extend(self, status: ThinPoolStatus, size: int | None) -> None:
-        self._grow_backing(size)
+        grow_files(self.record, status, size)
         target = self._target()
         present = status.total_data_blocks * self.record.block_sectors
         metadata_blocks = min(disk_at(self.record.metadata.open()).size, MOST_METADATA) // METADATA_BLOCK
         if target.length < present or (target.length == present and metadata_blocks <= status.total_metadata_blocks):
+            if status.mode is Mode.READ_ONLY and not lacks_metadata(status):
+                raise unusable(self.record.name, status)
             raise NoSpace(
                 f"neither {self.record.data.path} nor {self.record.metadata.path} has grown: "
                 f"{target.length * SECTOR} and {metadata_blocks * METADATA_BLOCK} bytes",
@@ -378,21 +412,3 @@ class ThinPool:
         self.mapper.load(self.record.name, target)
         self.mapper.suspend(self.record.name)
         self.mapper.resume(self.record.name)
-
-    def _grow_backing(self, size: int | None) -> None:
-        data, metadata = self.record.data, self.record.metadata
-        if not data.is_file:
-            if size is not None:
-                raise InvalidName(
-                    f"{data.path} is no file of ours", hint="let the block device grow, then extend without --size"
-                )
-            return
-        if not size or size < os.path.getsize(data.path):
-            raise InvalidName(
-                f"{data.path} has {os.path.getsize(data.path)} bytes already", hint="give a larger --size"
-            )
-        # More data needs more metadata, and a pool whose metadata is full is damaged: that one first.
-        for path, length in ((metadata.path, metadata_bytes(size)), (data.path, size)):
-            if length > os.path.getsize(path):
-                make_file(Path(path), length, allocate=path == metadata.path)
-            loops.refresh(Path(path))  # in any case: a crash may have come between the two

@@ -11,14 +11,18 @@ Whoever removes the image at the same time sees the snapshot's row, or the snaps
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
-from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
+from holdfast import Flow, Handoff, Run, Transaction
 from holdfast_images.devices.protocol import Device, Health
-from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
-from holdfast_images.flows.finished import found_device, look_for_snapshot, snapshot_response
+from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError, InvalidName, NotAsSealed
+from holdfast_images.flows import retries
+from holdfast_images.flows.finished import is_active, look_for_snapshot, origin_of_snapshots, snapshot_response
 from holdfast_images.flows.messages import ActivateRequest, ActivateResponse, snapshot_name_of
-from holdfast_images.flows.steering import aborting, locked_in, wait_for_image
+from holdfast_images.flows.replacement import remove_replaced
+from holdfast_images.flows.steering import aborting, going_back, locked_in, release_unused, wait_for_image
 from holdfast_images.flows.workshop import Workshop, device_of
 from holdfast_images.model import snapshot_id_candidates
 
@@ -37,9 +41,9 @@ def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
             response=ActivateResponse,
             cleanup=partial(remove_unrecorded, shop),
         )
-        .start("check-snapshot", aborting(partial(check_snapshot, shop)), retry=exponential(3))
-        .to("create-snapshot", aborting(partial(create_snapshot, shop)), retry=fixed(3))
-        .commit("register", aborting(partial(register, shop)), retry=exponential(5, jitter=True))
+        .start("check-snapshot", aborting(partial(check_snapshot, shop)), retry=retries.CHECK_SNAPSHOT)
+        .to("create-snapshot", aborting(partial(create_snapshot, shop)), retry=retries.CREATE_SNAPSHOT)
+        .commit("register", aborting(partial(register, shop)), retry=retries.REGISTER)
     )
 
 
@@ -48,8 +52,15 @@ def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
     request = run.request
     row, lost = look_for_snapshot(shop, request)
     if row is not None and not lost:
-        raise Handoff(snapshot_response(row))
+        path = str(shop.devices.path_of(row.snapshot_name))
+        if row.device_path != path:
+            shop.catalog.set_snapshot_path(row.snapshot_name, path)
+        if not is_active(shop, request.image_id):
+            run.log.warning("image %s has a snapshot in use and is recorded as active again", request.image_id)
+            shop.catalog.update_image_activation_status(request.image_id, "active")
+        raise Handoff(snapshot_response(shop, row))
     wait_for_image(shop, run, request.image_id)
+    remove_replaced(shop, run, request.image_id)
     if row is not None:
         run.log.warning("snapshot %s will be made again: %s", row.snapshot_name, lost)
         shop.catalog.deactivate_snapshot(row.snapshot_id)
@@ -58,6 +69,11 @@ def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
 def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
     """A snapshot of the sealed device, under an id that is reserved first."""
     request, name = run.request, snapshot_name_of(run.request)
+    if request.pool_name:
+        raise InvalidName(
+            f"pool {request.pool_name[:200]!r} cannot be chosen for a snapshot",
+            hint="leave pool_name empty: a snapshot is made where its image is",
+        )
     origin = _origin(shop, request)
     taken: set[int] = set()
     for _ in range(COLLISIONS):
@@ -66,7 +82,7 @@ def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
         )
         snapshot = Device(id=snapshot_id, name=name, uuid=origin.uuid, size=origin.size)
         if shop.devices.health(snapshot) is not Health.FOREIGN:
-            with run.effect("snapshot"):
+            with run.effect("snapshot"), _disbelieving(shop, request):
                 shop.devices.snapshot(origin, snapshot)
                 path = shop.devices.activate(snapshot)
             return ActivateResponse(
@@ -79,6 +95,16 @@ def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
     )
 
 
+@contextmanager
+def _disbelieving(shop: Workshop, request: ActivateRequest) -> Iterator[None]:
+    """A device that was found to be changed is not believed any more: whoever processes the image unpacks it anew."""
+    try:
+        yield
+    except NotAsSealed as error:
+        shop.catalog.mark_unpacked_unverified(request.image_id)
+        raise NotAsSealed(str(error), hint="process the image again: it will be unpacked anew") from error
+
+
 def register(shop: Workshop, run: ActivateRun, tx: Transaction) -> ActivateResponse:
     """Record the snapshot, and its image as active, unless somebody unpacks or removes the image."""
     request, response = run.request, run.response
@@ -87,7 +113,7 @@ def register(shop: Workshop, run: ActivateRun, tx: Transaction) -> ActivateRespo
         try:
             shop.devices.verify(_made(shop, run))
         except DeviceLost as error:
-            raise Rewind("create-snapshot", str(error)) from error
+            raise going_back(run, "create-snapshot", error) from error
         shop.catalog.register_snapshot(
             request.image_id,
             response.snapshot_id,
@@ -113,6 +139,8 @@ def remove_unrecorded(shop: Workshop, run: ActivateRun) -> None:
             shop.catalog.release_reservation(request.image_id, snapshot.id)
         except (ImageError, OSError) as error:
             run.log.warning("snapshot %s could not be removed, gc will: %s", response.snapshot_name, error)
+    elif row is None:
+        release_unused(shop, request.image_id, snapshot_name_of(request))
     image = shop.catalog.get_image_by_id(request.image_id)
     if image is not None and image.activation_status == "inactive":
         shop.catalog.update_image_activation_status(request.image_id, "failed")
@@ -125,7 +153,7 @@ def _origin(shop: Workshop, request: ActivateRequest) -> Device:
         raise DeviceLost(
             f"device {request.device_id} does not hold image {request.image_id}", hint="process the image again"
         )
-    found = found_device(shop, row.device_name, row.device_id)
+    found = origin_of_snapshots(shop, row)
     origin = device_of(row.device_id, row.device_name, found.uuid or "", found.size)
     shop.devices.verify(origin)
     return origin

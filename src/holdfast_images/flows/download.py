@@ -3,30 +3,53 @@
 | killed in | leaves | the next execution |
 |---|---|---|
 | check-exists | nothing, or the image's lock | asks again, and finds the lock to be its own |
-| download | a hidden partial file | removes it and downloads from the beginning |
+| download | a hidden partial file | goes on behind the bytes that are there, if the object is the same |
 | validate | the file | judges it again |
 | store-metadata | the file, and the row or no row | writes the row, once |
+
+New content of an image is fetched to a file beside the old one, and all of it that is left by a kill is that file.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
+from holdfast import Flow, Handoff, Rewind, Run, StepTimeout, Transaction
 from holdfast_images.archive.entry import Report, Severity
-from holdfast_images.catalog.rows import Image, Verification
-from holdfast_images.errors import ChecksumMismatch, ImageRefused
-from holdfast_images.flows.finished import file_response, is_as_recorded, look_for_file, take_verdict
+from holdfast_images.catalog.rows import Verification
+from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
+from holdfast_images.flows import retries
+from holdfast_images.flows.finished import (
+    Recorded,
+    file_response,
+    find_refusal,
+    is_as_recorded,
+    is_content_of,
+    look_for_file,
+    take_verdict,
+)
 from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
-from holdfast_images.flows.steering import aborting, holds_image, lock_image, owner_of, time_to_read, unlock_image
+from holdfast_images.flows.objects import keys_of
+from holdfast_images.flows.replacement import refuse_update
+from holdfast_images.flows.steering import aborting, holds_image, lock_image, owner_of, unlock_image
+from holdfast_images.flows.time_limit import OutOfTime, TimeLimit
 from holdfast_images.flows.workshop import WARNINGS_KEPT, Workshop
+from holdfast_images.model import file_name, incoming_name
 from holdfast_images.source.fetching import fetch
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 from holdfast_images.source.locations import full_name
-from holdfast_images.source.partial import remove_partials
+from holdfast_images.source.partial import partials_of, remove_partials
+from holdfast_images.syncing import sync_directory
 
 DownloadRun = Run[DownloadRequest, DownloadResponse]
 
@@ -41,15 +64,15 @@ def download_flow(shop: Workshop) -> Flow[DownloadRequest, DownloadResponse]:
             queue=shop.queue_name("downloads"),
             cleanup=partial(remove_unrecorded, shop),
         )
-        .start("check-exists", aborting(partial(check_exists, shop)), retry=exponential(3))
+        .start("check-exists", aborting(partial(check_exists, shop)), retry=retries.CHECK_EXISTS)
         .to(
             "download",
             aborting(partial(download, shop)),
-            retry=exponential(5, jitter=True),
+            retry=retries.DOWNLOAD,
             timeout=shop.timeouts.download,
         )
-        .to("validate", aborting(partial(validate, shop)), retry=fixed(2), timeout=shop.timeouts.extract)
-        .commit("store-metadata", aborting(partial(store_metadata, shop)), retry=exponential(5, jitter=True))
+        .to("validate", aborting(partial(validate, shop)), retry=retries.VALIDATE)
+        .commit("store-metadata", aborting(partial(store_metadata, shop)), retry=retries.STORE_METADATA)
     )
 
 
@@ -72,23 +95,27 @@ def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
     request = run.request
     recorded = look_for_file(shop, request)
     if recorded is None:
-        # Before anything is fetched: the file of an image is named after its id, whatever key it came from.
-        shop.catalog.refuse_other_key(request.image_id, request.s3_key)
         return run.response, False
-    image, known = recorded
-    found = _verified_file(shop, run, image, known)
+    if request.judging.sha256 not in (None, recorded.image.checksum):
+        refuse_update(shop, recorded.image, request.judging.sha256 or "")
+    found = _verified_file(shop, run, recorded)
     if found is None:
         return run.response, False
     _refuse_again(shop, run, checksum=found.checksum)
     # If not, the content is the one that was recorded, but it was judged by rules that let more through.
-    return found, take_verdict(found, known, request.judging)
+    is_judged = take_verdict(found, recorded.known, request.judging)
+    return found, is_judged and not _asks_source(request, recorded)
 
 
-def _verified_file(
-    shop: Workshop, run: DownloadRun, image: Image, known: Verification | None
-) -> DownloadResponse | None:
+def _asks_source(request: DownloadRequest, recorded: Recorded) -> bool:
+    """Has the source to be asked whether the object is still the recorded one?"""
+    return request.judging.refresh or request.judging.verify or recorded.is_elsewhere
+
+
+def _verified_file(shop: Workshop, run: DownloadRun, recorded: Recorded) -> DownloadResponse | None:
     """The recorded file, if it is there and its content the recorded one. Reads it only if something has changed."""
-    request, path = run.request, Path(image.local_path)
+    request, image, known = run.request, recorded.image, recorded.known
+    path = shop.recorded_file(image)
     try:
         fingerprint = fingerprint_of(path)
     except FileNotFoundError:
@@ -102,49 +129,115 @@ def _verified_file(
             run.log.warning("the file of image %s was changed: it will be downloaded again", image.image_id)
             return None
         if known is not None:
-            shop.catalog.store_verification(
-                image.image_id,
-                checksum,
-                fingerprint,
-                policy=known.policy,
-                warnings=known.warnings,
-                origin=known.origin,
-            )
-    return file_response(image, fingerprint)
+            shop.catalog.note_fingerprint(image.image_id, fingerprint)
+    if image.local_path != str(path):
+        shop.catalog.set_local_path(image.image_id, str(path))
+    return file_response(shop, image, fingerprint, known)
+
+
+class _Unchanged(Exception):
+    """The source has what was verified."""
 
 
 def download(shop: Workshop, run: DownloadRun) -> DownloadResponse:
-    """Bring the object to its file, whole or not at all."""
-    # Looked at again: a later step that misses the file comes back here with the very same response.
-    if run.response.already_exist and Path(run.response.local_path).exists():
-        return run.response
+    """Bring the object to its file, whole or not at all; new content of an image lies beside the old."""
     request = run.request
-    target = shop.file_of(request.image_id)
+    recorded = look_for_file(shop, request)
+    # Looked at again: a later step that misses the file comes back here with the very same response.
+    is_there = run.response.already_exist and recorded is not None and shop.recorded_file(recorded.image).exists()
+    if is_there and recorded is not None and not _asks_source(request, recorded):
+        return run.response
+    known = recorded.known if recorded is not None and is_there else None
+    target = shop.images / (file_name(request.image_id) if recorded is None else incoming_name(request.image_id))
     shop.images.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for leftover in remove_partials(target):
+    # The job's, so that its next execution, or the next try, goes on with it.
+    token = run.job.job_id
+    for leftover in remove_partials(target, but=token):
         run.log.info("removed %s, left by a download that was killed", leftover.name)
-    with run.effect("file"):
-        fetched = fetch(
-            request.location,
-            target,
-            limit=shop.limits.image_bytes,
-            sha256=request.judging.sha256,
-            connections=shop.connections,
-            token=run.exec_id,
-            check=run.check,
-            on_progress=partial(run.progress, note="bytes downloaded"),
-            on_head=partial(_refuse_again, shop, run),
-            settings=shop.source,
-        )
+    time_limit = TimeLimit(run, shop.timeouts.download)
+    try:
+        with run.effect("file"):
+            fetched = fetch(
+                request.location,
+                target,
+                limit=shop.limits.image_bytes,
+                sha256=request.judging.sha256,
+                connections=shop.connections,
+                token=token,
+                check=time_limit.check,
+                on_progress=time_limit.progress,
+                on_head=partial(_look_at_head, shop, run, known),
+                settings=shop.source,
+            )
+            path = target if recorded is None else _placed(shop, run, recorded, fetched.checksum)
+    except _Unchanged:
+        assert known is not None
+        remove_partials(target)
+        return _unchanged(shop, run, known)
+    except (OutOfTime, StepTimeout):
+        raise time_limit.verdict(str(request.location), is_kept=bool(partials_of(target))) from None
     return DownloadResponse(
         image_id=request.image_id,
-        local_path=str(target),
+        local_path=str(path),
         checksum=fetched.checksum,
         size_bytes=fetched.size_bytes,
         downloaded=True,
         etag=fetched.etag,
-        fingerprint=fetched.fingerprint,
+        fingerprint=fetched.fingerprint if path == target else fingerprint_of(path),
+        asked_at=round(time.time() * 1000),
     )
+
+
+def _look_at_head(shop: Workshop, run: DownloadRun, known: Verification | None, etag: str | None) -> None:
+    if known is not None and etag is not None and etag == known.etag:
+        raise _Unchanged
+    _refuse_again(shop, run, etag)
+
+
+def _unchanged(shop: Workshop, run: DownloadRun, known: Verification) -> DownloadResponse:
+    """The source has what is recorded: nothing was fetched, and nothing is to be done but to judge it, if at all."""
+    request, response = run.request, run.response
+    shop.catalog.note_source(request.image_id, origin=full_name(request.location), etag=known.etag)
+    response.asked_at = round(time.time() * 1000)
+    if take_verdict(response, known, request.judging):
+        unlock_image(shop, run, request.image_id)
+        raise Handoff(response)
+    return response
+
+
+def _placed(shop: Workshop, run: DownloadRun, recorded: Recorded, checksum: str) -> Path:
+    """Where the fetched content of a recorded image belongs: in its file, or beside it if it is other content.
+
+    Crash: under its name, or as a leftover that the next download replaces.
+    """
+    image = recorded.image
+    incoming = shop.images / incoming_name(image.image_id)
+    if checksum != image.checksum:
+        try:
+            _refuse_other_store(run, recorded)
+            refuse_update(shop, image, checksum)
+        except CatalogConflict:
+            incoming.unlink(missing_ok=True)
+            raise
+        shop.catalog.drop_update(image.image_id)
+        for other in shop.files_of(image.image_id):
+            if other not in (incoming, shop.recorded_file(image)):
+                other.unlink(missing_ok=True)
+    path = shop.file_of(image.image_id, checksum)
+    os.rename(incoming, path)
+    sync_directory(path.parent)
+    return path
+
+
+def _refuse_other_store(run: DownloadRun, recorded: Recorded) -> None:
+    """Raise CatalogConflict if other content came from another endpoint, and nobody has said that it is to be taken."""
+    image, judging = recorded.image, run.request.judging
+    if recorded.is_elsewhere and not judging.refresh and judging.sha256 is None:
+        raise CatalogConflict(
+            f"{full_name(run.request.location)} is other content than image {image.image_id} has from "
+            f"{recorded.known.origin if recorded.known is not None else image.s3_key}",
+            hint="choose another --image-id; or --refresh, if it is the same store with new content",
+        )
 
 
 def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None = None, *, checksum: str | None = None) -> None:
@@ -152,7 +245,7 @@ def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None = None, *, 
     request = run.request
     if (etag is None and checksum is None) or request.judging.verify:
         return
-    refused = shop.catalog.find_refusal(request.s3_key, policy=request.judging.policy, etag=etag, checksum=checksum)
+    refused = find_refusal(shop, request, etag=etag, checksum=checksum)
     if refused is None:
         return
     from holdfast_images.archive.reasons import BY_LIMITS  # noqa: PLC0415 - a finished image was not refused
@@ -163,33 +256,30 @@ def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None = None, *, 
 
 
 def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
-    """The content is the one that was fetched, and may be unpacked; a refused file is removed."""
+    """The bytes on disk are those that were fetched, and may be unpacked; a refused file is removed."""
     response, judging = run.response, run.request.judging
-    path = Path(response.local_path)
+    path = shop.file_of(run.request.image_id, response.checksum)
     try:
         fingerprint = fingerprint_of(path)
     except FileNotFoundError as error:
         raise Rewind("download", f"{path.name} is gone") from error
-    if judging.verify or fingerprint != response.fingerprint:
-        checksum = hash_file(path, run.check, run.progress)
-        if checksum != response.checksum:
-            with run.effect("remove-changed"):
-                path.unlink(missing_ok=True)
-            raise ChecksumMismatch(
-                f"{path} has SHA-256 {checksum}, and {response.checksum} was downloaded",
-                hint="something has written to it: find out what, then process the image again",
-            )
     from holdfast_images.archive.running import inspect_image  # noqa: PLC0415 - a finished image is not read
 
-    report = inspect_image(
-        path,
-        policy=judging.policy,
-        limits=shop.limits,
-        keep_setuid=judging.keep_setuid,
-        timeout=time_to_read(shop, run),
-        check=run.check,
-        on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes validated"),
-    )
+    # What was found and not fetched has been read already, if there was reason to.
+    must_hash = response.downloaded or fingerprint != response.fingerprint
+    with _hashing(path) if must_hash else nullcontext(lambda: response.checksum) as checksum_of_file:
+        report = inspect_image(
+            path,
+            policy=judging.policy,
+            limits=shop.limits,
+            keep_setuid=judging.keep_setuid,
+            timeout=shop.timeouts.extract,
+            check=run.check,
+            on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes validated"),
+        )
+        checksum = checksum_of_file()
+    if checksum != response.checksum:
+        _discard_changed(shop, run, path, checksum)
     if not report.acceptable:
         _refuse(shop, run, report)
     response.fingerprint = fingerprint
@@ -198,20 +288,51 @@ def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
     return response
 
 
+@contextmanager
+def _hashing(path: Path) -> Iterator[Callable[[], str]]:
+    """The digest of what is on disk, taken while the archive is judged by another process."""
+    stopped = threading.Event()
+
+    def check() -> None:
+        if stopped.is_set():
+            raise InterruptedError
+
+    with ThreadPoolExecutor(1, thread_name_prefix="holdfast-hash") as executor:
+        digest = executor.submit(hash_file, path, check)
+        try:
+            yield digest.result
+        finally:
+            stopped.set()
+
+
+def _discard_changed(shop: Workshop, run: DownloadRun, path: Path, checksum: str) -> None:
+    request, response = run.request, run.response
+    with run.effect("remove-changed"):
+        path.unlink(missing_ok=True)
+    key = shop.catalog.free_key(request.image_id, keys_of(request))
+    shop.catalog.mark_failed(request.image_id, key, local_path=str(path), size_bytes=response.size_bytes)
+    raise ChecksumMismatch(
+        f"{path} has SHA-256 {checksum}, and {response.checksum} was downloaded",
+        hint="something has written to it: find out what, then process the image again",
+    )
+
+
 def _refuse(shop: Workshop, run: DownloadRun, report: Report) -> None:
     request, response = run.request, run.response
     first = next(finding for finding in report.findings if finding.severity is Severity.ERROR)
     errors = sum(finding.severity is Severity.ERROR for finding in report.findings)
-    hint = "see everything that is wrong with it: holdfast inspect"
+    where = shlex.quote(str(request.location))
+    hint = f"see everything that is wrong with it: holdfast inspect {where} --policy {request.judging.policy}"
     refused = ImageRefused(first.code, first.detail, entry=first.path, offset=first.offset, hint=hint)
     run.log.error("security: image %s refused, %d findings: %s", request.image_id, errors, refused)
     # A file that other rules have let through belongs to those who asked for them.
-    if response.downloaded:
+    image = shop.catalog.get_image_by_id(request.image_id)
+    if response.downloaded and not is_content_of(image, response.checksum):
         with run.effect("remove-refused"):
-            Path(response.local_path).unlink(missing_ok=True)
+            shop.file_of(request.image_id, response.checksum).unlink(missing_ok=True)
     shop.catalog.store_refusal(
         request.image_id,
-        request.s3_key,
+        shop.catalog.free_key(request.image_id, keys_of(request)),
         refused,
         policy=request.judging.policy,
         etag=response.etag,
@@ -223,24 +344,37 @@ def _refuse(shop: Workshop, run: DownloadRun, report: Report) -> None:
 
 
 def store_metadata(shop: Workshop, run: DownloadRun, tx: Transaction) -> DownloadResponse:
-    """Record the verified file, if it is still the one that was verified, and let go of the image."""
+    """Record the verified file, if it is still the one that was verified, and let go of the image.
+
+    New content of an image that has a device is recorded beside the old: its row changes with its device.
+    """
     request, response = run.request, run.response
+    path = shop.file_of(request.image_id, response.checksum)
     try:
-        fingerprint = fingerprint_of(response.local_path)
+        fingerprint = fingerprint_of(path)
     except FileNotFoundError as error:
-        raise Rewind("download", f"{response.local_path} is gone") from error
+        raise Rewind("download", f"{path} is gone") from error
     if fingerprint != response.fingerprint:
-        raise Rewind("validate", f"{response.local_path} was written to since it was validated")
-    shop.catalog.store_image_metadata(
-        request.image_id, request.s3_key, response.local_path, response.checksum, response.size_bytes, tx=tx
-    )
-    shop.catalog.store_verification(
+        raise Rewind("validate", f"{path} was written to since it was validated")
+    image = shop.catalog.get_image_by_id(request.image_id)
+    is_update = image is not None and not is_content_of(image, response.checksum)
+    is_beside = is_update and shop.catalog.get_unpacked_image_by_id(request.image_id) is not None
+    if not is_beside:
+        key = shop.catalog.free_key(request.image_id, keys_of(request), tx=tx)
+        shop.catalog.store_image_metadata(
+            request.image_id, key, str(path), response.checksum, response.size_bytes, tx=tx
+        )
+        shop.catalog.drop_update(request.image_id, tx=tx)
+    for key in keys_of(request):
+        shop.catalog.forget_refusals(key, tx=tx)
+    (shop.catalog.store_update if is_beside else shop.catalog.store_verification)(
         request.image_id,
         response.checksum,
         fingerprint,
         policy=request.judging.policy,
         warnings=msgspec.json.encode(response.warnings).decode(),
         origin=full_name(request.location),
+        etag=response.etag,
         tx=tx,
     )
     shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
@@ -252,10 +386,16 @@ def remove_unrecorded(shop: Workshop, run: DownloadRun) -> None:
     request = run.request
     if not holds_image(shop, run, request.image_id):
         return  # this job has made nothing, or has cleaned up before: what is there is another's
-    target = shop.file_of(request.image_id)
-    remove_partials(target)
     image = shop.catalog.get_image_by_id(request.image_id)
-    if (image is None or image.download_status != "completed") and run.response.downloaded:
-        with run.effect("remove-unrecorded"):
-            target.unlink(missing_ok=True)
+    is_recorded = image is not None and image.download_status == "completed"
+    staged = shop.catalog.get_update(request.image_id)
+    kept = {shop.recorded_file(image)} if image is not None and is_recorded else set()
+    kept |= {shop.file_of(request.image_id, staged.checksum)} if staged is not None else set()
+    targets = {shop.images / file_name(request.image_id), shop.images / incoming_name(request.image_id)}
+    for target in targets:
+        remove_partials(target)
+    for path in shop.files_of(request.image_id):
+        if path not in kept and (is_recorded or run.response.downloaded):
+            with run.effect("remove-unrecorded"):
+                path.unlink(missing_ok=True)
     unlock_image(shop, run, request.image_id)

@@ -10,7 +10,7 @@ import msgspec
 from holdfast_images.archive.entry import Finding, Policy
 from holdfast_images.catalog.rows import Image, Snapshot, UnpackedImage, Verification
 from holdfast_images.devices.protocol import Device, Found
-from holdfast_images.errors import CatalogConflict, DeviceLost, ImageError
+from holdfast_images.errors import CatalogConflict, DeviceLost, ImageError, ImageRefused, SnapshotOverwritten
 from holdfast_images.flows.messages import (
     PROCESS,
     ActivateRequest,
@@ -27,8 +27,9 @@ from holdfast_images.flows.messages import (
     to_download,
     to_unpack,
 )
-from holdfast_images.flows.workshop import Workshop, device_of, uuid_of
-from holdfast_images.model import Fingerprint
+from holdfast_images.flows.objects import Relation, is_derived, keys_of, relation_of
+from holdfast_images.flows.workshop import Workshop, device_of, recorded_device, uuid_of, uuids_of
+from holdfast_images.model import Fingerprint, device_number
 from holdfast_images.source.hashing import fingerprint_of
 from holdfast_images.source.locations import full_name
 
@@ -46,7 +47,7 @@ def find_finished(shop: Workshop, request: ProcessRequest) -> Finished | None:
 
     A job that was asked the same and has not ended, be it only that nobody has noted its end, is left to do.
     """
-    if request.judging.verify:
+    if request.judging.verify or request.judging.refresh:
         return None
     try:
         if shop.catalog.has_unfinished_job(shop.flow_name(PROCESS), key_of(request)):
@@ -61,50 +62,88 @@ def find_finished(shop: Workshop, request: ProcessRequest) -> Finished | None:
 
 def _find_file(shop: Workshop, request: DownloadRequest) -> DownloadResponse | None:
     recorded = look_for_file(shop, request)
-    if recorded is None:
+    if recorded is None or recorded.is_elsewhere:
         return None
-    image, known = recorded
-    fingerprint = fingerprint_of(image.local_path)
+    image, known = recorded.image, recorded.known
+    path = shop.recorded_file(image)
+    fingerprint = fingerprint_of(path)
     if known is None or not is_as_recorded(image, fingerprint, request.judging) or known.fingerprint != fingerprint:
         return None
-    response = file_response(image, fingerprint)
-    refused = shop.catalog.find_refusal(
-        request.s3_key, policy=request.judging.policy, etag=None, checksum=response.checksum
-    )
+    if image.local_path != str(path):
+        return None
+    response = file_response(shop, image, fingerprint, known)
+    refused = find_refusal(shop, request, checksum=response.checksum)
     return response if refused is None and take_verdict(response, known, request.judging) else None
 
 
 def _find_device(shop: Workshop, request: UnpackRequest) -> UnpackResponse | None:
     row, lost = look_for_device(shop, request)
-    return None if row is None or lost else device_response(row)
+    if row is None or lost or row.device_path != str(shop.devices.path_of(row.device_name)):
+        return None
+    return device_response(shop, row)
 
 
 def _find_snapshot(shop: Workshop, request: ActivateRequest) -> ActivateResponse | None:
     row, lost = look_for_snapshot(shop, request)
-    return None if row is None or lost else snapshot_response(row)
+    if row is None or lost or not is_active(shop, request.image_id):
+        return None
+    return snapshot_response(shop, row) if row.device_path == str(shop.devices.path_of(row.snapshot_name)) else None
 
 
 # --- the file -------------------------------------------------------------------------------------------------
 
 
-def look_for_file(shop: Workshop, request: DownloadRequest) -> tuple[Image, Verification | None] | None:
-    """What is recorded under the key. Raises CatalogConflict if that is another image or another object."""
-    image = shop.catalog.check_image_downloaded(request.s3_key)
-    if image is None:
+class Recorded(msgspec.Struct, frozen=True):
+    """A downloaded image, what is known of its content, and whether that came from another endpoint."""
+
+    image: Image
+    known: Verification | None
+    is_elsewhere: bool = False
+
+
+def look_for_file(shop: Workshop, request: DownloadRequest) -> Recorded | None:
+    """What is recorded under the image id. Raises CatalogConflict if that is another object."""
+    image = shop.catalog.get_image_by_id(request.image_id)
+    if image is None or image.download_status != "completed":
+        _refuse_second_name(shop, request)
         return None
     known = shop.catalog.get_verification(image.image_id)
-    if known is not None and known.origin not in ("", full_name(request.location)):
+    origin = known.origin if known is not None else ""
+    relation = relation_of(origin, request.location)
+    if relation is Relation.OTHER or (not origin and image.s3_key != request.s3_key):
         raise CatalogConflict(
-            f"key {request.s3_key!r} is recorded as image {image.image_id} from {known.origin}, "
+            f"image {image.image_id} is recorded under the key {image.s3_key!r} from {origin or 'there'}, "
             f"not from {full_name(request.location)}",
-            hint="name this one by its URL and choose another image id: --source s3://…; or remove that image first",
+            hint="choose another --image-id, or remove that image first",
         )
-    if image.image_id != request.image_id:
+    return Recorded(image, known, relation is Relation.ELSEWHERE)
+
+
+def _refuse_second_name(shop: Workshop, request: DownloadRequest) -> None:
+    """Raise CatalogConflict if the object has got an image id of its own, and no other was chosen here."""
+    image = shop.catalog.check_image_downloaded(request.s3_key)
+    if image is None or image.image_id == request.image_id or not is_derived(request):
+        return
+    known = shop.catalog.get_verification(image.image_id)
+    if relation_of(known.origin if known is not None else "", request.location) is not Relation.OTHER:
         raise CatalogConflict(
             f"key {request.s3_key!r} is recorded as image {image.image_id}, not {request.image_id}",
-            hint="use that image id, or remove that image first",
+            hint=f"use that one: --image-id {image.image_id}; or choose another --image-id for a second image of it",
         )
-    return image, known
+
+
+def find_refusal(
+    shop: Workshop, request: DownloadRequest, *, etag: str | None = None, checksum: str | None = None
+) -> ImageRefused | None:
+    """The error with which this very content was refused before, under whatever name the catalog has it."""
+    policy = request.judging.policy
+    found = (shop.catalog.find_refusal(key, policy=policy, etag=etag, checksum=checksum) for key in keys_of(request))
+    return next((refused for refused in found if refused is not None), None)
+
+
+def is_content_of(image: Image | None, checksum: str) -> bool:
+    """Is this the content that a downloaded image is recorded with?"""
+    return image is not None and image.download_status == "completed" and image.checksum == checksum
 
 
 def is_as_recorded(image: Image, fingerprint: Fingerprint, judging: Judging) -> bool:
@@ -114,27 +153,35 @@ def is_as_recorded(image: Image, fingerprint: Fingerprint, judging: Judging) -> 
 
 def take_verdict(response: DownloadResponse, known: Verification | None, judging: Judging) -> bool:
     """Was this content judged by rules as strict as those asked for? Then what was warned of is in the response."""
-    if known is None or known.checksum != response.checksum or not _covers(Policy(known.policy), judging.policy):
+    if known is None or known.checksum != response.checksum or not _covers(known.policy, judging.policy):
         return False
-    response.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
+    try:
+        response.warnings = msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
+    except msgspec.MsgspecError:
+        return False  # somebody has been at the row: the image is judged again, and the row written anew
     return True
 
 
-def file_response(image: Image, fingerprint: Fingerprint) -> DownloadResponse:
+def file_response(
+    shop: Workshop, image: Image, fingerprint: Fingerprint, known: Verification | None
+) -> DownloadResponse:
     """The recorded file, as it was found."""
+    asked_at = (known.asked_at if known is not None else None) or image.downloaded_at
     return DownloadResponse(
         image_id=image.image_id,
-        local_path=image.local_path,
+        local_path=str(shop.recorded_file(image)),
         checksum=image.checksum or "",
         size_bytes=image.size_bytes,
         already_exist=True,
         fingerprint=fingerprint,
+        etag=known.etag if known is not None else None,
+        asked_at=round(asked_at.timestamp() * 1000) if asked_at is not None else 0,
     )
 
 
-def _covers(judged_by: Policy, asked_for: Policy) -> bool:
-    """What STRICT has let through, DISTRO would have let through."""
-    return judged_by is asked_for or judged_by is Policy.STRICT
+def _covers(judged_by: str, asked_for: Policy) -> bool:
+    """What STRICT has let through, DISTRO would have let through; what no policy is called has let nothing through."""
+    return judged_by in (asked_for, Policy.STRICT)
 
 
 # --- the device -----------------------------------------------------------------------------------------------
@@ -147,17 +194,20 @@ def look_for_device(shop: Workshop, request: UnpackRequest) -> tuple[UnpackedIma
         return None, ""
     if not row.layout_verified:
         return row, f"{row.device_name} was never verified"
-    device = device_of(row.device_id, row.device_name, uuid_of(request.image_id, request.checksum, request.judging))
+    uuid = uuid_of(request.image_id, request.checksum, request.judging)
+    device = recorded_device(row.device_id, row.device_name, uuid)
+    if device is None:
+        return row, f"{row.device_name!r} with the id {row.device_id!r} cannot be a device"
     return row, _what_is_lost(shop, device, deep=request.judging.verify)
 
 
-def device_response(row: UnpackedImage) -> UnpackResponse:
+def device_response(shop: Workshop, row: UnpackedImage) -> UnpackResponse:
     """The recorded device, as it was found."""
     return UnpackResponse(
         image_id=row.image_id,
         device_id=row.device_id,
         device_name=row.device_name,
-        device_path=row.device_path,
+        device_path=str(shop.devices.path_of(row.device_name)),
         size_bytes=row.size_bytes,
         file_count=row.file_count,
     )
@@ -166,6 +216,8 @@ def device_response(row: UnpackedImage) -> UnpackResponse:
 def _what_is_lost(shop: Workshop, device: Device, *, deep: bool = False) -> str:
     try:
         shop.devices.verify(device, deep=deep)
+    except SnapshotOverwritten:
+        raise  # it cannot be made again without losing what somebody has written
     except DeviceLost as error:
         return str(error)
     return ""
@@ -179,6 +231,8 @@ def look_for_snapshot(shop: Workshop, request: ActivateRequest) -> tuple[Snapsho
     row = shop.catalog.check_snapshot_exists(request.image_id, snapshot_name_of(request))
     if row is None or not row.active:
         return None, ""
+    if device_number(row.snapshot_id) is None:
+        return row, f"{row.snapshot_id!r} cannot be its id"
     if row.origin_device_id != request.device_id:
         return row, f"it was taken of device {row.origin_device_id}, not {request.device_id}"
     try:
@@ -189,20 +243,38 @@ def look_for_snapshot(shop: Workshop, request: ActivateRequest) -> tuple[Snapsho
     return row, _what_is_lost(shop, snapshot)
 
 
+def is_active(shop: Workshop, image_id: str) -> bool:
+    """Is the image recorded as active, as one with a snapshot in use has to be?"""
+    image = shop.catalog.get_image_by_id(image_id)
+    return image is not None and image.activation_status == "active"
+
+
 def found_device(shop: Workshop, name: str, device_id: str) -> Found:
     """What the backend holds under this name. Raises DeviceLost unless it has this id and a UUID."""
     found = shop.devices.look(name)
-    if found is not None and found.id == int(device_id) and found.uuid:
+    if found is not None and found.id == device_number(device_id) and found.uuid:
         return found
     raise DeviceLost(f"{name} is not there", hint="process the image again: it will be unpacked anew")
 
 
-def snapshot_response(row: Snapshot) -> ActivateResponse:
+def origin_of_snapshots(shop: Workshop, row: UnpackedImage) -> Found:
+    """The device that snapshots of an image are taken of. Raises DeviceLost unless it holds the recorded content."""
+    found = found_device(shop, row.device_name, row.device_id)
+    image = shop.catalog.get_image_by_id(row.image_id)
+    if image is None or found.uuid not in uuids_of(row.image_id, image.checksum or ""):
+        raise DeviceLost(
+            f"{row.device_name} does not hold the recorded content of image {row.image_id}",
+            hint="process the image again: it will be unpacked anew",
+        )
+    return found
+
+
+def snapshot_response(shop: Workshop, row: Snapshot) -> ActivateResponse:
     """The recorded snapshot, as it was found."""
     return ActivateResponse(
         image_id=row.image_id,
         snapshot_id=row.snapshot_id,
         snapshot_name=row.snapshot_name,
-        device_path=row.device_path,
+        device_path=str(shop.devices.path_of(row.snapshot_name)),
         active=True,
     )

@@ -12,6 +12,7 @@ from holdfast_images.errors import ImageRefused
 ROOT = "rootfs"
 EXPECTED = ("etc", "usr", "var")
 CRITICAL = ("etc", "usr")
+LINKS_FOLLOWED = 40
 
 
 def refuse_bad_layout(content: Path, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
@@ -28,9 +29,35 @@ def refuse_bad_layout(content: Path, log: logging.Logger | logging.LoggerAdapter
         if not os.path.lexists(content / ROOT / name):
             log.warning("the image has no rootfs/%s", name)
     for name in CRITICAL:
-        path = content / ROOT / name
-        if _is_directory(path) and path.lstat().st_mode & stat.S_IWOTH:
+        path = _inside(content / ROOT, name)
+        if path is not None and path.lstat().st_mode & stat.S_IWOTH:
             raise ImageRefused("LAYOUT_WORLD_WRITABLE", f"anybody may write to rootfs/{name}", entry=f"{ROOT}/{name}")
+
+
+def _inside(root: Path, name: str) -> Path | None:
+    """Where a name leads for a process whose root is the image's; None if to nothing, or through too many links."""
+    at, left, links = root, [name], 0
+    while left:
+        part = left.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            at = at.parent if at != root else root
+            continue
+        below = at / part
+        try:
+            target = os.readlink(below)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            at = below
+            continue
+        links += 1
+        if links > LINKS_FOLLOWED:
+            return None
+        at = root if target.startswith("/") else at
+        left += target.split("/")[::-1]
+    return at
 
 
 def _is_directory(path: Path) -> bool:

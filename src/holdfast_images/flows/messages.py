@@ -22,7 +22,9 @@ class Judging(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None = None
     """The only content that is taken."""
     verify: bool = False
-    """Read everything again, however much it looks like what was verified before."""
+    """Read everything again, however much it looks like what was verified before; ask the source, too."""
+    refresh: bool = False
+    """Ask the source whether the object is still the one that was downloaded."""
 
 
 class DownloadRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,8 @@ class DownloadResponse(msgspec.Struct, kw_only=True):
     total_bytes: int = 0
     """Of the files in it, once extracted."""
     warnings: tuple[Finding, ...] = ()
+    asked_at: int = 0
+    """When the source was last known to have this content, in milliseconds since 1970; 0 if that is not known."""
 
 
 class UnpackRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,4 +206,5 @@ def key_of_stage(request: ProcessRequest, stage: str) -> str:
 
 
 def _mark(judging: Judging) -> str:
-    return hashlib.sha256(msgspec.json.encode(judging)).hexdigest()[:12]
+    told = {name: value for name, value in msgspec.structs.asdict(judging).items() if name != "refresh" or value}
+    return hashlib.sha256(msgspec.json.encode(told)).hexdigest()[:12]

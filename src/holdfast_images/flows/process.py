@@ -9,6 +9,7 @@ from holdfast_images.flows.activate import activate_flow
 from holdfast_images.flows.download import download_flow
 from holdfast_images.flows.messages import PROCESS, ProcessRequest, key_of_stage, to_activate, to_download, to_unpack
 from holdfast_images.flows.remove import deactivate_flow, remove_flow
+from holdfast_images.flows.steering import refuse_bad_request
 from holdfast_images.flows.unpack import unpack_flow
 from holdfast_images.flows.workshop import Workshop
 
@@ -22,8 +23,8 @@ def process_flow(shop: Workshop) -> Pipeline[ProcessRequest]:
         .then(
             download_flow(shop),
             name="download",
-            request=lambda view: to_download(view.request),
-            key=lambda view: key_of_stage(view.request, "download"),
+            request=lambda view: to_download(refuse_bad_request(view.request)),
+            key=lambda view: key_of_stage(refuse_bad_request(view.request), "download"),
         )
         .then(
             unpack_flow(shop),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from holdfast import Flow, Run, Transaction, exponential, fixed
+from holdfast import Flow, Run, Transaction
 from holdfast_images.catalog.rows import Snapshot
 from holdfast_images.errors import CatalogConflict, UnknownImage
+from holdfast_images.flows import retries
 from holdfast_images.flows.messages import DeactivateRequest, DeactivateResponse, RemoveRequest, RemoveResponse
+from holdfast_images.flows.replacement import delete_device, reserved_devices
 from holdfast_images.flows.steering import aborting, lock_image, owner_of, unlock_image
 from holdfast_images.flows.workshop import Workshop, device_of
+from holdfast_images.model import device_number, file_name, incoming_name
 from holdfast_images.source.partial import remove_partials
 
 DeactivateRun = Run[DeactivateRequest, DeactivateResponse]
@@ -18,18 +21,18 @@ RemoveRun = Run[RemoveRequest, RemoveResponse]
 
 
 def deactivate_flow(shop: Workshop) -> Flow[DeactivateRequest, DeactivateResponse]:
-    """deactivate-snapshot: deactivate → forget."""
+    """deactivate-snapshot: deactivate → record."""
     return (
         Flow(shop.flow_name("deactivate-snapshot"), request=DeactivateRequest, response=DeactivateResponse)
-        .start("deactivate", aborting(partial(deactivate, shop)), retry=fixed(3))
-        .commit("record", aborting(partial(record_inactive, shop)), retry=exponential(5, jitter=True))
+        .start("deactivate", aborting(partial(deactivate, shop)), retry=retries.REMOVE)
+        .commit("record", aborting(partial(record_inactive, shop)), retry=retries.FORGET)
     )
 
 
 def deactivate(shop: Workshop, run: DeactivateRun) -> DeactivateResponse:
     """Take the snapshot's device out of use; nobody may have it open."""
     name = run.request.snapshot_name
-    row = next((row for row in shop.catalog.list_snapshots() if row.snapshot_name == name), None)
+    row = shop.catalog.get_snapshot_by_name(name)
     if row is None:
         raise UnknownImage(f"there is no snapshot {name}", hint="see which there are: holdfast snapshots")
     with run.effect("deactivate"):
@@ -44,16 +47,17 @@ def record_inactive(shop: Workshop, run: DeactivateRun, tx: Transaction) -> None
     response = run.response
     if run.request.delete:
         shop.catalog.delete_snapshot(response.snapshot_id, tx=tx)
-        shop.catalog.release_reservation(response.image_id, int(response.snapshot_id), tx=tx)
+        shop.catalog.release_snapshot_id(response.image_id, response.snapshot_name, tx=tx)
     else:
         shop.catalog.deactivate_snapshot(response.snapshot_id, tx=tx)
 
 
 def _take_out_of_use(shop: Workshop, row: Snapshot, *, delete: bool) -> None:
     found = shop.devices.look(row.snapshot_name)
-    if found is None or found.id != int(row.snapshot_id) or not found.uuid:
+    number = device_number(row.snapshot_id)
+    if found is None or number is None or found.id not in (None, number):
         return
-    snapshot = device_of(row.snapshot_id, row.snapshot_name, found.uuid, found.size)
+    snapshot = device_of(row.snapshot_id, row.snapshot_name, found.uuid or "", found.size)
     shop.devices.unmount(snapshot)
     shop.devices.deactivate(snapshot)
     if delete:
@@ -69,11 +73,11 @@ def remove_flow(shop: Workshop) -> Flow[RemoveRequest, RemoveResponse]:
             response=RemoveResponse,
             cleanup=lambda run: unlock_image(shop, run, run.request.image_id),
         )
-        .start("check-removable", aborting(partial(check_removable, shop)), retry=exponential(3))
-        .to("remove-snapshots", aborting(partial(remove_snapshots, shop)), retry=fixed(3))
-        .to("remove-device", aborting(partial(remove_device, shop)), retry=fixed(3))
-        .to("remove-file", aborting(partial(remove_file, shop)), retry=fixed(3))
-        .commit("forget", aborting(partial(forget, shop)), retry=exponential(5, jitter=True))
+        .start("check-removable", aborting(partial(check_removable, shop)), retry=retries.CHECK_REMOVABLE)
+        .to("remove-snapshots", aborting(partial(remove_snapshots, shop)), retry=retries.REMOVE)
+        .to("remove-device", aborting(partial(remove_device, shop)), retry=retries.REMOVE)
+        .to("remove-file", aborting(partial(remove_file, shop)), retry=retries.REMOVE)
+        .commit("forget", aborting(partial(forget, shop)), retry=retries.FORGET)
     )
 
 
@@ -107,27 +111,26 @@ def remove_snapshots(shop: Workshop, run: RemoveRun) -> None:
 
 
 def remove_device(shop: Workshop, run: RemoveRun) -> None:
-    """Delete the image's device."""
+    """Delete the image's device, and what lies beside it: one that was replaced, or was to replace it."""
     row = shop.catalog.get_unpacked_image_by_id(run.request.image_id)
-    found = shop.devices.look(row.device_name) if row is not None else None
-    if row is None or found is None or found.id != int(row.device_id) or not found.uuid:
-        return
-    device = device_of(row.device_id, row.device_name, found.uuid, found.size)
-    with run.effect("remove-device"):
-        shop.devices.unmount(device)
-        shop.devices.deactivate(device)
-        shop.devices.delete(device)
+    own = device_number(row.device_id) if row is not None else None
+    reserved = [each.device_id for each in reserved_devices(shop, run.request.image_id)]
+    for device_id in dict.fromkeys([*([own] if own is not None else []), *reserved]):
+        with run.effect("remove-device"):
+            delete_device(shop, device_id)
 
 
 def remove_file(shop: Workshop, run: RemoveRun) -> None:
     """Delete the downloaded file and what downloads have left beside it."""
-    # Only what the catalog says and the settings allow: a row that was tampered with must not delete other files.
-    target = shop.file_of(run.request.image_id)
-    if run.response.local_path and Path(run.response.local_path) != target:
+    # By the image's id, never by what a row says: one that was tampered with must not delete other files.
+    image_id = run.request.image_id
+    if run.response.local_path and Path(run.response.local_path).parent != shop.images:
         run.log.warning("%s is not where images are kept, and stays", run.response.local_path)
-    with run.effect("remove-file"):
-        target.unlink(missing_ok=True)
-    remove_partials(target)
+    for path in shop.files_of(image_id):
+        with run.effect("remove-file"):
+            path.unlink(missing_ok=True)
+    for name in (file_name(image_id), incoming_name(image_id)):
+        remove_partials(shop.images / name)
 
 
 def forget(shop: Workshop, run: RemoveRun, tx: Transaction) -> None:

@@ -7,40 +7,71 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast import Abort, JobState, Rewind, Run, Transaction, WaitFor
 from holdfast.errors import NotFound
-from holdfast_images.errors import ImageBusy, Permanent
+from holdfast_images.errors import ImageBusy, InvalidName, Permanent
+from holdfast_images.flows.requests import check_request
 from holdfast_images.flows.workshop import Workshop
+from holdfast_images.model import device_name
 
+R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=Callable[..., Any])
 
-LONGEST_REASON = 2000
-TIMEOUT_MARGIN = 0.9
-"""The process that reads an archive gets this part of the step's time, so that its end is told and not only noticed."""
+MOST_REWINDS = 4
+"""Of one job: whatever undoes its work each time will do so again."""
+REWINDS_KEPT = 1000
+_rewinds: dict[str, int] = {}
+TIME_TO_TELL = 30.0
+"""Seconds that a step has beyond those of the process that reads an archive in it, to tell how that ended."""
 
 
-def time_to_read(shop: Workshop, run: Run[Any, Any]) -> float:
-    """Seconds for the process that reads an archive in this step."""
-    return (run.deadline if run.deadline is not None else shop.timeouts.extract) * TIMEOUT_MARGIN
+def going_back(run: Run[Any, Any], step: str, error: Permanent) -> Exception:
+    """A rewind to an earlier step, which makes again what is lost; or the error, if that was tried so often in vain.
+
+    Counted in this process: of one that dies, the crashes are counted.
+    """
+    count = _rewinds.pop(run.job.job_id, 0) + 1
+    _rewinds[run.job.job_id] = count
+    while len(_rewinds) > REWINDS_KEPT:
+        del _rewinds[next(iter(_rewinds))]
+    if count > MOST_REWINDS:
+        del _rewinds[run.job.job_id]
+        return error
+    return Rewind(step, str(error))
 
 
 def aborting(step: S) -> S:
-    """The step; what cannot get better by trying again aborts its job."""
+    """The step; what cannot be meant, or cannot get better by trying again, aborts its job before or in it."""
 
     @functools.wraps(step)
-    def run_step(*arguments: Any) -> Any:
+    def run_step(run: Run[Any, Any], *tx: Transaction) -> Any:
         try:
-            return step(*arguments)
-        except Permanent as error:
-            raise Abort(reason_of(error)) from error
+            check_request(run.request)
+            return step(run, *tx)
+        except (Permanent, InvalidName) as error:
+            raise Abort(error) from error
 
     return run_step  # type: ignore[return-value]
 
 
-def reason_of(error: Permanent) -> str:
-    """As jobs keep it: the class first, by which the command line chooses its exit code."""
-    hint = f" (hint: {error.hint})" if error.hint else ""
-    return f"{type(error).__name__}: {error}"[: LONGEST_REASON - len(hint)] + hint
+def refuse_bad_request(request: R) -> R:
+    """The request, if it can be meant; Abort if not."""
+    try:
+        check_request(request)
+    except InvalidName as error:
+        raise Abort(error) from error
+    return request
+
+
+def release_unused(shop: Workshop, image_id: str, snapshot_name: str = "") -> None:
+    """After a failure: give back the id that was reserved for a device or snapshot of which nothing was made."""
+    for reservation in shop.catalog.list_reservations():
+        if (reservation.image_id, reservation.snapshot_name) != (image_id, snapshot_name):
+            continue
+        if shop.devices.look(snapshot_name or device_name(reservation.device_id)) is None:
+            shop.catalog.release_reservation(image_id, reservation.device_id)
 
 
 # --- locks of images ------------------------------------------------------------------------------------------

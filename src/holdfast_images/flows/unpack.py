@@ -7,6 +7,8 @@
 | extract-layers | a device with a part of the files | removes it and goes back to create-device |
 | verify-layout | a whole device, sealed or not | looks at it again |
 | update-db | a sealed device, and the row or no row | writes the row, once |
+
+A device of new content is made beside the one in use, under an id of its own; update-db puts it in its place.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import Flow, Handoff, Rewind, Run, Transaction, exponential, fixed
+from holdfast import Flow, Handoff, Rewind, Run, Transaction
 from holdfast_images.catalog.rows import UnpackedImage
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.errors import (
@@ -28,15 +30,27 @@ from holdfast_images.errors import (
     DeviceLost,
     ImageError,
     ImageRefused,
+    InvalidName,
     NoSpace,
     PoolUnusable,
     TryAgain,
 )
-from holdfast_images.flows.finished import device_response, look_for_device
+from holdfast_images.flows import retries
+from holdfast_images.flows.finished import device_response, is_content_of, look_for_device
 from holdfast_images.flows.layout import refuse_bad_layout
 from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
-from holdfast_images.flows.steering import aborting, holds_image, lock_image, owner_of, time_to_read, unlock_image
-from holdfast_images.flows.workshop import WARNINGS_KEPT, Workshop, device_of, uuid_of
+from holdfast_images.flows.replacement import discard_update, refuse_update
+from holdfast_images.flows.steering import (
+    TIME_TO_TELL,
+    aborting,
+    going_back,
+    holds_image,
+    lock_image,
+    owner_of,
+    release_unused,
+    unlock_image,
+)
+from holdfast_images.flows.workshop import WARNINGS_KEPT, Workshop, device_of, recorded_device, uuid_of
 from holdfast_images.model import device_id_candidates, device_name
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 
@@ -58,22 +72,23 @@ def unpack_flow(shop: Workshop) -> Flow[UnpackRequest, UnpackResponse]:
             queue=shop.queue_name("unpacking"),
             cleanup=partial(remove_unrecorded, shop),
         )
-        .start("check-unpacked", aborting(partial(check_unpacked, shop)), retry=exponential(3))
-        .to("create-device", aborting(partial(create_device, shop)), retry=fixed(3))
+        .start("check-unpacked", aborting(partial(check_unpacked, shop)), retry=retries.CHECK_UNPACKED)
+        .to("create-device", aborting(partial(create_device, shop)), retry=retries.CREATE_DEVICE)
         .to(
             "extract-layers",
             aborting(partial(extract_layers, shop)),
-            retry=fixed(2),
-            timeout=shop.timeouts.extract,
+            retry=retries.EXTRACT_LAYERS,
+            timeout=shop.timeouts.extract + TIME_TO_TELL,
         )
-        .to("verify-layout", aborting(partial(verify_layout, shop)), retry=fixed(2))
-        .commit("update-db", aborting(partial(update_db, shop)), retry=exponential(5))
+        .to("verify-layout", aborting(partial(verify_layout, shop)), retry=retries.VERIFY_LAYOUT)
+        .commit("update-db", aborting(partial(update_db, shop)), retry=retries.UPDATE_DB)
     )
 
 
 def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
     """Hand off if the device is there and holds this very content; forget it if it does not."""
     request = run.request
+    _refuse_unverified(shop, request)
     row, lost = look_for_device(shop, request)
     # What is done waits for nobody: a download that judges the image anew may have the lock for long.
     if row is None or lost:
@@ -83,33 +98,55 @@ def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
             return
         if lost:
             run.log.warning("image %s will be unpacked again: %s", request.image_id, lost)
-            _forget(shop, row, device_of(row.device_id, row.device_name, _uuid(request)))
+            _make_way(shop, row, request)
             return
         unlock_image(shop, run, request.image_id)
-    raise Handoff(device_response(row))
+    path = str(shop.devices.path_of(row.device_name))
+    if row.device_path != path:
+        shop.catalog.set_device_path(request.image_id, path)
+    raise Handoff(device_response(shop, row))
 
 
-def _forget(shop: Workshop, row: UnpackedImage, device: Device) -> None:
-    """Delete the stale row; if snapshots were taken of the device, keep the row and mark it as not verified."""
-    other_content = shop.devices.health(device) is Health.FOREIGN
-    if shop.catalog.get_snapshots_by_image_id(row.image_id):
-        if other_content:
-            raise CatalogConflict(
-                f"{row.device_name} holds other content of image {row.image_id}, and snapshots were taken of it",
-                hint="remove those snapshots, or process the new content under another --image-id",
-            )
-        shop.catalog.mark_unpacked_unverified(row.image_id)
+def _refuse_unverified(shop: Workshop, request: UnpackRequest) -> None:
+    """Only what was downloaded and verified is unpacked, whoever asks for it."""
+    if request.pool_name:
+        raise InvalidName(
+            f"pool {request.pool_name[:200]!r} cannot be chosen for an image",
+            hint="leave pool_name empty: the backend of the settings has one pool",
+        )
+    image = shop.catalog.get_image_by_id(request.image_id)
+    staged = shop.catalog.get_update(request.image_id)
+    if is_content_of(image, request.checksum) or (staged is not None and staged.checksum == request.checksum):
         return
-    if other_content:
-        _delete_found(shop, row)
-    shop.catalog.delete_unpacked_image(row.image_id)
+    if image is None or image.download_status != "completed" or image.checksum != request.checksum:
+        found = "not known" if image is None else f"{image.download_status}, with SHA-256 {image.checksum}"
+        raise CatalogConflict(
+            f"image {request.image_id} is {found}: SHA-256 {request.checksum} of it was never verified",
+            hint="process the image: it is downloaded and verified first",
+        )
 
 
-def _delete_found(shop: Workshop, row: UnpackedImage) -> None:
-    """Remove what the catalog says is the image's device, whatever content it holds."""
-    found = shop.devices.look(row.device_name)
-    if found is not None and found.id == int(row.device_id) and found.uuid:
-        shop.devices.delete(device_of(row.device_id, row.device_name, found.uuid))
+def _make_way(shop: Workshop, row: UnpackedImage, request: UnpackRequest) -> None:
+    """What the row says is not to be believed any more, unless the device holds other content: that stays in use.
+
+    Snapshots refer to the id of their device, so the row stays for them, and the device is made again under its id.
+    """
+    device = recorded_device(row.device_id, row.device_name, _uuid(request))
+    snapshots = shop.catalog.get_snapshots_by_image_id(row.image_id)
+    if device is not None and row.layout_verified and shop.devices.health(device) is Health.FOREIGN:
+        image = shop.catalog.get_image_by_id(row.image_id)
+        if image is not None and snapshots:
+            refuse_update(shop, image, request.checksum)
+    elif snapshots:
+        shop.catalog.mark_unpacked_unverified(row.image_id)
+    else:
+        shop.catalog.delete_unpacked_image(row.image_id)
+
+
+def _beside(shop: Workshop, request: UnpackRequest) -> str:
+    """What the device is reserved as while another one is in use that it is to replace; empty if there is none."""
+    row = shop.catalog.get_unpacked_image_by_id(request.image_id)
+    return _uuid(request) if row is not None and row.layout_verified else ""
 
 
 def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
@@ -119,7 +156,7 @@ def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     taken: set[int] = set()
     for _ in range(COLLISIONS):
         device_id = shop.catalog.reserve_device_id(
-            request.image_id, device_id_candidates(request.image_id), avoiding=taken
+            request.image_id, device_id_candidates(request.image_id), beside=_beside(shop, request), avoiding=taken
         )
         device = Device(
             id=device_id,
@@ -175,12 +212,13 @@ def _amounts(shop: Workshop, run: UnpackRun) -> tuple[int, int]:
     from holdfast_images.archive.running import inspect_image  # noqa: PLC0415 - a finished image is not read
 
     report = inspect_image(
-        Path(request.local_path),
+        shop.file_of(request.image_id, request.checksum),
         policy=request.judging.policy,
         limits=shop.limits,
         keep_setuid=request.judging.keep_setuid,
-        timeout=time_to_read(shop, run),
+        timeout=shop.timeouts.extract,
         check=run.check,
+        on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes counted"),
     )
     return report.entries, report.total_bytes
 
@@ -207,14 +245,17 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     try:
         with _remembering_refusals(shop, run), run.effect("extract"):
             extracted = extract_image(
-                Path(request.local_path),
-                _mounted(shop, device),
+                shop.file_of(request.image_id, request.checksum),
+                _mounted(shop, run, device),
                 policy=request.judging.policy,
                 limits=shop.limits,
                 keep_setuid=request.judging.keep_setuid,
-                timeout=time_to_read(shop, run),
+                timeout=shop.timeouts.extract,
+                checksum=request.checksum,
                 check=run.check,
-                on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes extracted"),
+                on_progress=lambda done, total, entries: run.progress(
+                    done, total or None, note=f"bytes extracted, {entries:,} entries"
+                ),
             )
     except TryAgain as error:
         # A pool that is full fails writes as a broken disk does; only the pool can tell.
@@ -244,18 +285,20 @@ def _remembering_refusals(shop: Workshop, run: UnpackRun) -> Iterator[None]:
         raise
 
 
-def _mounted(shop: Workshop, device: Device) -> Path:
+def _mounted(shop: Workshop, run: UnpackRun, device: Device) -> Path:
     """Where its content is; a device that somebody has removed meanwhile is made again."""
     try:
         return shop.devices.mount(device)
     except DeviceLost as error:
-        raise Rewind("create-device", str(error)) from error
+        raise going_back(run, "create-device", error) from error
 
 
 def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
     """Only what was verified is unpacked."""
-    request, path = run.request, Path(run.request.local_path)
-    known = shop.catalog.get_verification(request.image_id)
+    request, path = run.request, shop.file_of(run.request.image_id, run.request.checksum)
+    known = shop.catalog.get_update(request.image_id)
+    if known is None or known.checksum != request.checksum:
+        known = shop.catalog.get_verification(request.image_id)
     try:
         fingerprint = fingerprint_of(path)
     except FileNotFoundError:
@@ -273,7 +316,7 @@ def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
 def verify_layout(shop: Workshop, run: UnpackRun) -> None:
     """The device holds a root file system that nobody else may write to; then it is sealed."""
     device = _device(run)
-    content = _mounted(shop, device)
+    content = _mounted(shop, run, device)
     with _remembering_refusals(shop, run):
         refuse_bad_layout(content, run.log)
     # Sealing syncs and reads through the whole device: too slow for the transaction of update-db.
@@ -282,12 +325,19 @@ def verify_layout(shop: Workshop, run: UnpackRun) -> None:
 
 
 def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse:
-    """Record the sealed device and let go of the image."""
+    """Record the sealed device and let go of the image.
+
+    New content takes the place of the old here: file, row and device in one transaction, or none of them.
+    """
     request, response = run.request, run.response
     try:
         shop.devices.verify(_device(run))
     except DeviceLost as error:
-        raise Rewind("create-device", str(error)) from error
+        raise going_back(run, "create-device", error) from error
+    staged = shop.catalog.get_update(request.image_id)
+    if staged is not None and staged.checksum == request.checksum:
+        path = shop.file_of(request.image_id, request.checksum)
+        shop.catalog.use_update(request.image_id, str(path), tx=tx)
     shop.catalog.store_unpacked_image(
         request.image_id,
         response.device_id,
@@ -297,6 +347,7 @@ def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse
         response.file_count,
         tx=tx,
     )
+    shop.catalog.replace_device_id(request.image_id, int(response.device_id), _uuid(request), tx=tx)
     shop.catalog.forget_refusal(request.image_id, policy=request.judging.policy, checksum=request.checksum, tx=tx)
     shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
     response.unpacked = True
@@ -304,22 +355,29 @@ def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse
 
 
 def remove_unrecorded(shop: Workshop, run: UnpackRun) -> None:
-    """After a failure: no device stays that no row knows, and no lock. What cannot be removed now is left to gc."""
+    """After a failure: no device stays that no row knows, no content that never came into use, and no lock.
+
+    What cannot be removed now is left to gc.
+    """
     request = run.request
     if not holds_image(shop, run, request.image_id):
         return  # this job has made nothing, or has cleaned up before: what is there is another's
     row = shop.catalog.get_unpacked_image_by_id(request.image_id)
-    if run.response.device_id and (row is None or not row.layout_verified):
+    is_recorded = row is not None and row.layout_verified and row.device_id == run.response.device_id
+    if run.response.device_id and not is_recorded:
         device = _device(run)
         try:
             with run.effect("remove-device"):
                 shop.devices.unmount(device)
                 shop.devices.deactivate(device)
                 shop.devices.delete(device)
-            if row is None:
+            if row is None or row.device_id != run.response.device_id:
                 shop.catalog.release_reservation(request.image_id, device.id)
         except (ImageError, OSError) as error:
             run.log.warning("%s could not be removed, gc will: %s", device.name, error)
+    elif row is None:
+        release_unused(shop, request.image_id)
+    discard_update(shop, request.image_id, request.checksum)
     unlock_image(shop, run, request.image_id)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC
 from email.message import Message
+from email.utils import parsedate_to_datetime
 
 import msgspec
 
@@ -22,14 +24,23 @@ _S3_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,80})</Code>")
 _S3_REGION = re.compile(rb"<Region>([a-z0-9-]{1,40})</Region>")
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 REDIRECTS = {301, 302, 303, 307, 308}
-# Clocks, tokens and signatures: S3 answers some of them with 400.
+# Clocks, tokens and signatures: S3 answers some of them with 400, and some stores with 200.
 _DENIED_CODES = {
-    "ExpiredToken",
-    "InvalidToken",
-    "TokenRefreshRequired",
+    "AccessDenied",
     "AuthorizationHeaderMalformed",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
     "InvalidRequest",
+    "InvalidToken",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
 }
+_BUSY_CODES = {"InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
+_MISSING_CODES = {"NoSuchBucket", "NoSuchKey", "NoSuchVersion"}
+_ERROR_DOCUMENT = re.compile(rb"\s*(<\?xml[^>]*\?>\s*)?<Error[\s>]")
+ERROR_DOCUMENT_BYTES = 64 << 10
+"""No error of a store is longer, and hardly an image is shorter."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -64,19 +75,21 @@ class Busy(SourceUnavailable):
         self.wait = wait
 
 
+class RangesGone(SourceUnavailable):
+    """The server sends everything, whatever part is asked for."""
+
+
 def answer_of(question: Question, status: int, headers: Message[str, str], where: str) -> Answer:
     """What a 200 or 206 promises; SourceUnavailable or SourceChanged if it is not what was asked for."""
     length = _length(headers, where)
-    etag = headers.get("ETag")
+    etag = _etag(headers)
     if question.etag is not None and etag != question.etag:
         raise SourceChanged(f"{where} was replaced while it was read: its ETag was {question.etag}, and is {etag}")
     if "Content-Range" not in headers:
         if status == 206:
             raise SourceUnavailable(f"{where}: the server sent a part and does not say which")
         if question.start > 0 or question.etag is not None:
-            raise SourceUnavailable(
-                f"{where}: the server sent everything when bytes from {question.start} were asked for"
-            )
+            raise RangesGone(f"{where}: the server sent everything when bytes from {question.start} were asked for")
         chunked = headers.get("Transfer-Encoding", "").strip().lower() == "chunked"
         return Answer(length, size=length, etag=etag, ranged=False, ends_clearly=chunked or length is not None)
     # rclone's S3 server says 200 where it means 206; the range is what counts.
@@ -105,18 +118,25 @@ def is_strong(etag: str | None) -> bool:
     return etag is not None and etag.startswith('"') and etag.isascii() and etag.isprintable()
 
 
-def error_of(question: Question, status: int, headers: Message[str, str], body: bytes, where: str) -> ImageError:
-    """The error that any other status means; `body` is the beginning of what came with it."""
+def is_error_document(body: bytes) -> bool:
+    """Does an answer that says all is well begin as the errors of S3 do? No image does."""
+    return _ERROR_DOCUMENT.match(body) is not None and _S3_CODE.search(body) is not None
+
+
+def error_of(
+    question: Question, status: int, headers: Message[str, str], body: bytes, where: str, *, now: float
+) -> ImageError:
+    """The error that any other answer means; `body` is the beginning of what came with it, `now` is in seconds."""
     found = _S3_CODE.search(body)
     code = found[1].decode() if found else ""
     told = f"{where}: the server answers {status}{f' ({code})' if code else ''}"
-    if status in {408, 425, 429} or status >= 500:
-        return Busy(told, wait=_wait(headers))
+    if status in {408, 425, 429} or status >= 500 or code in _BUSY_CODES:
+        return Busy(told, wait=_wait(headers, now))
     if status == 412:
         return SourceChanged(f"{where} was replaced while it was read")
     if status == 416:
         return SourceChanged(f"{where} became shorter than {question.start + 1} bytes while it was read")
-    if status in {404, 410}:
+    if status in {404, 410} or code in _MISSING_CODES:
         what = "bucket" if code == "NoSuchBucket" else "object"
         return ObjectNotFound(f"there is no {what} {where}", hint="look at the spelling, the endpoint and the region")
     if region := _region(headers, body):
@@ -134,15 +154,30 @@ def _length(headers: Message[str, str], where: str) -> int | None:
     # With chunks a length means nothing (RFC 9112, 6.3).
     if "Transfer-Encoding" in headers or "Content-Length" not in headers:
         return None
-    text = headers["Content-Length"].strip()
+    # Somebody on the way may have taken the one, and somebody else the other (RFC 9112, 6.3).
+    told = {text.strip() for text in headers.get_all("Content-Length", [])}
+    text = ", ".join(sorted(told))
     if not _LENGTH.fullmatch(text):
         raise SourceUnavailable(f"{where}: {text[:80]!r} is no Content-Length")
     return int(text)
 
 
-def _wait(headers: Message[str, str]) -> float:
+def _etag(headers: Message[str, str]) -> str | None:
+    """It is kept in rows and sent back: what is not plain text is none."""
+    etag = headers.get("ETag")
+    return etag if etag is not None and etag.isascii() and etag.isprintable() else None
+
+
+def _wait(headers: Message[str, str], now: float) -> float:
+    """Seconds that the server asks to be left alone: it may give their number, or a date."""
     text = headers.get("Retry-After", "").strip()
-    return float(text) if _LENGTH.fullmatch(text) else 0.0
+    if _LENGTH.fullmatch(text):
+        return float(text)
+    try:
+        date = parsedate_to_datetime(text)
+        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
+    except (ValueError, OverflowError, TypeError):
+        return 0.0
 
 
 def _region(headers: Message[str, str], body: bytes) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import ssl
 import threading
@@ -11,34 +12,58 @@ import urllib.request
 from collections.abc import Callable
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from holdfast_images.errors import AccessDenied, ImageError, SourceUnavailable, SourceUntrusted
-from holdfast_images.source.answers import REDIRECTS, Answer, Question, answer_of, error_of
-from holdfast_images.source.locations import may_be_asked
+from holdfast_images.errors import AccessDenied, ImageError, Permanent, SourceUnavailable, SourceUntrusted
+from holdfast_images.source.answers import (
+    ERROR_DOCUMENT_BYTES,
+    REDIRECTS,
+    Answer,
+    Question,
+    answer_of,
+    error_of,
+    is_error_document,
+)
+from holdfast_images.source.locations import is_this_host, may_be_asked
 from holdfast_images.source.settings import SourceSettings
+from holdfast_images.source.trust import tls_failure
 
 _REDIRECTS = 5
 _ERROR_BYTES = 4096
+_NO_SUCH_HOST = {socket.EAI_NONAME, socket.EAI_NODATA}
 _ADDRESS_SECONDS = 900
 """A signed address, or one that a redirect gave, is used for so long, and then asked for again."""
+
+
+class Access:
+    """What the connections of one fetch know together."""
+
+    def __init__(self, address: Callable[[], str], tls: ssl.SSLContext, *, aws: bool) -> None:
+        self.address = address
+        """The URL to ask, signed afresh at each call."""
+        self.tls = tls
+        self.aws = aws
+        self.granted = False
+        """The server has given something to one of them: if it denies the next, an address or a token has expired."""
 
 
 class HttpReader:
     """Belongs to one thread; only `watch` and `interrupt` may be called by another."""
 
-    def __init__(self, address: Callable[[], str], where: str, settings: SourceSettings, tls: ssl.SSLContext) -> None:
+    def __init__(self, access: Access, where: str, settings: SourceSettings) -> None:
         self.at: int | None = None
         """Which byte of the object `read_into` would bring next; None: a question has to be asked first."""
-        self._address = address
+        self._access = access
         self._where = where
         self._settings = settings
-        self._tls = tls
         self._url: str | None = None
         self._url_since = 0.0
-        self._served = False
+        self._via = ""
+        self._is_connecting = False
         self._connection: http.client.HTTPConnection | None = None
         self._whole_url = False
         self._response: http.client.HTTPResponse | None = None
         self._left: int | None = None
+        self._looked_at = b""
+        """The beginning of the body, if it had to be looked at."""
         # What another thread needs to see whether anything comes, and to stop waiting for it.
         self._lock = threading.Lock()
         self._transport: socket.socket | None = None
@@ -54,18 +79,17 @@ class HttpReader:
         try:
             answer = self._ask(question)
         except AccessDenied as error:
-            served = self._served
             self.close()
-            if served:
-                # What was allowed a moment ago: the address has expired, and the next one may be good.
+            if self._access.granted:
                 raise SourceUnavailable(str(error), hint=error.hint) from error
             raise
         except ImageError:
             self.close()
             raise
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             raise self._failed(error) from error
-        self.at, self._left, self._served = question.start, answer.length, True
+        self.at, self._left = question.start, answer.length
+        self._access.granted = True
         return answer
 
     def read_into(self, view: memoryview) -> int:
@@ -119,7 +143,7 @@ class HttpReader:
         if self._connection is not None:
             self._connection.close()
         self.at = self._response = self._connection = self._url = self._window = None
-        self._served = False
+        self._looked_at = b""
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -132,19 +156,37 @@ class HttpReader:
                 # http.client takes headers that were cut off for whole ones; then no body follows.
                 if not answer.ends_clearly and not response.fp.peek(1):
                     raise ConnectionError("the connection ended before the content")
+                self._refuse_error_document(question, answer, response)
                 return answer
             target = headers.get("Location")
             if status not in REDIRECTS or target is None:
-                raise error_of(question, status, headers, response.read(_ERROR_BYTES), self._where)
+                body = response.read(_ERROR_BYTES)
+                raise error_of(question, status, headers, body, self._where, now=time.time())
             self._follow(target)
         raise SourceUntrusted(f"{self._where}: the server redirects more than {_REDIRECTS} times")
+
+    def _refuse_error_document(self, question: Question, answer: Answer, response: http.client.HTTPResponse) -> None:
+        """Some stores say 200 and then send an error, which would be taken for a very short image."""
+        if question.start > 0 or (answer.length is not None and answer.length > ERROR_DOCUMENT_BYTES):
+            return
+        self._looked_at = response.read1(_ERROR_BYTES)
+        while self._looked_at[:1] == b"<" and len(self._looked_at) < _ERROR_BYTES:
+            more = response.read1(_ERROR_BYTES - len(self._looked_at))
+            self._looked_at += more
+            if not more:
+                break
+        if is_error_document(self._looked_at):
+            raise error_of(question, response.status, response.headers, self._looked_at, self._where, now=time.time())
 
     def _follow(self, target: str) -> None:
         assert self._url is not None
         try:
             url = urljoin(self._url, target)
             parts = urlsplit(url)
-            trusted = bool(parts.hostname) and may_be_asked(url, allow_http=self._settings.allow_http)
+            # A port that is none is noticed only when it is asked for.
+            trusted = (
+                bool(parts.hostname) and parts.port != 0 and may_be_asked(url, allow_http=self._settings.allow_http)
+            )
         except ValueError:
             raise SourceUntrusted(f"{self._where}: the server redirects to what is no URL") from None
         if not trusted or (self._url.startswith("https:") and parts.scheme != "https"):
@@ -158,7 +200,7 @@ class HttpReader:
 
     def _send(self, question: Question) -> http.client.HTTPResponse:
         if self._url is None:
-            self._url, self._url_since = self._address(), time.monotonic()
+            self._url, self._url_since = self._access.address(), time.monotonic()
         parts = urlsplit(self._url)
         connection = self._connected(parts)
         headers = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "holdfast"}
@@ -175,7 +217,9 @@ class HttpReader:
             self._connection = self._connection_to(parts)
         connection = self._connection
         if connection.sock is None:
+            self._is_connecting = True
             connection.connect()
+            self._is_connecting = False
             # From here on the watch judges how long nothing may come.
             transport: socket.socket | None = connection.sock
             assert transport is not None
@@ -189,12 +233,15 @@ class HttpReader:
     def _connection_to(self, parts: SplitResult) -> http.client.HTTPConnection:
         host, port = parts.hostname or "", parts.port
         patience = self._settings.connect_seconds
-        proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(parts.scheme)
+        # What is said to this host is for this host's ears: a proxy is another one.
+        is_direct = is_this_host(host) or urllib.request.proxy_bypass(host)
+        proxy = None if is_direct else urllib.request.getproxies().get(parts.scheme)
         self._whole_url = proxy is not None and parts.scheme == "http"
         via = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else parts
+        self._via = via.hostname or ""
         if parts.scheme == "http":
-            return http.client.HTTPConnection(via.hostname or "", via.port, timeout=patience)
-        secure = http.client.HTTPSConnection(via.hostname or "", via.port, timeout=patience, context=self._tls)
+            return http.client.HTTPConnection(self._via, via.port, timeout=patience)
+        secure = http.client.HTTPSConnection(self._via, via.port, timeout=patience, context=self._access.tls)
         if proxy:
             secure.set_tunnel(host, port)
         return secure
@@ -202,33 +249,40 @@ class HttpReader:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _read_some(self, response: http.client.HTTPResponse, view: memoryview) -> int:
+        if self._looked_at:
+            data, self._looked_at = self._looked_at[: len(view)], self._looked_at[len(view) :]
+            view[: len(data)] = data
+            return len(data)
         if response.chunked:
             data = response.read1(len(view))
             view[: len(data)] = data
             return len(data)
         # HTTPResponse.readinto waits until the view is full, and the watch would see nothing of what has come.
-        return response.fp.readinto1(view)
+        return response.fp.readinto1(view) if response.fp is not None else 0
 
     def _finish(self) -> None:
         """The body is at its end: the connection is kept if nothing is left in it."""
         response = self._response
         assert response is not None
         if response.chunked or response.will_close:
-            url, served = self._url, self._served
+            url = self._url
             self.close()
-            self._url, self._served = url, served
+            self._url = url
         else:
             response.close()
             self.at = self._response = self._window = None
 
     def _failed(self, error: Exception) -> ImageError:
-        reason = self._interrupted
+        reason, is_connecting = self._interrupted, self._is_connecting
+        self._is_connecting = False
         self.close()
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return SourceUntrusted(
-                f"{self._where}: the server's certificate does not hold: {error.verify_message}",
-                hint="trust its authority on this host, or name its file in SSL_CERT_FILE",
-            )
         if reason is not None:
             return SourceUnavailable(f"{self._where}: the server stalls: {reason}")
+        if isinstance(error, ssl.SSLError):
+            return tls_failure(error, self._where, os.environ, aws=self._access.aws, connecting=is_connecting)
+        if isinstance(error, UnicodeError) or getattr(error, "errno", None) in _NO_SUCH_HOST:
+            return Permanent(
+                f"{self._where}: there is no host {self._via[:300]}",
+                hint="look at its spelling, and at this host's name service",
+            )
         return SourceUnavailable(f"{self._where}: {str(error) or type(error).__name__}")

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast_images.errors import ChecksumMismatch, ImageRefused, SourceUntrusted
+from holdfast_images.errors import ChecksumMismatch, ImageRefused, Permanent, SourceChanged, SourceUntrusted
 from holdfast_images.model import valid_sha256
-from holdfast_images.source.hashing import Fingerprint
-from holdfast_images.source.locations import FileObject, HttpObject, Location, may_be_asked
-from holdfast_images.source.partial import Partial
+from holdfast_images.source.hashing import Fingerprint, hash_range
+from holdfast_images.source.locations import FileObject, HttpObject, Location, S3Object, full_name, may_be_asked
+from holdfast_images.source.partial import Kept, Partial
 from holdfast_images.source.settings import SourceSettings
 
 if TYPE_CHECKING:
+    from holdfast_images.source.answers import Answer, Question
     from holdfast_images.source.transfer import Reader
 
 
@@ -45,48 +47,141 @@ def fetch(
     """Bring the object to `target`, replacing what was there, or leave all as it was and say why.
 
     `check` and `on_progress` are called in the caller's thread, `check` several times a second; raising stops the
-    fetch. `on_head` gets the object's ETag before its bytes come, and may raise as well. `token` names the hidden file
-    of this attempt. The directory of `target` must exist.
+    fetch. `on_head` gets the object's ETag before its bytes come, and may raise as well. The directory of `target`
+    must exist. `token` names a hidden file beside it: who comes again with the same token after a fetch that was
+    stopped, killed or cut goes on behind the bytes that are there, if the object is still the same (strong ETag).
 
     Crash: `target` is as it was, or whole and durable. A hidden file beside it may stay: see `remove_partials`.
     """
+    order = _Order(
+        location=location,
+        limit=limit,
+        sha256=valid_sha256(sha256) if sha256 is not None else None,
+        connections=connections,
+        check=check or (lambda: None),
+        on_progress=on_progress or (lambda *_: None),
+        on_head=on_head or (lambda *_: None),
+        settings=settings or SourceSettings(),
+    )
+    with Partial(target, token) as partial:
+        try:
+            begun = _begun(order, partial)
+            try:
+                return _fetch_rest(order, partial, begun)
+            except SourceChanged:
+                if begun.question is None or not partial.is_kept:
+                    raise
+            # What is there is of another object.
+            partial.restart()
+            return _fetch_rest(order, partial, _Begun())
+        except (Permanent, SourceChanged, OSError):
+            partial.is_kept = False
+            raise
+        finally:
+            partial.is_kept = partial.is_kept and partial.kept() is not None
+
+
+class _Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked of `fetch`."""
+
+    location: Location
+    limit: int
+    sha256: str | None
+    connections: int
+    check: Callable[[], None]
+    on_progress: Callable[[int, int | None], None]
+    on_head: Callable[[str | None], None]
+    settings: SourceSettings
+
+    @property
+    def origin(self) -> str:
+        return hashlib.sha256(full_name(self.location).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class _Begun:
+    """The bytes that are there already, their digest, and of which object they are."""
+
+    def __init__(self, count: int = 0, question: Question | None = None) -> None:
+        self.count = count
+        self.digest = hashlib.sha256()
+        self.question = question
+
+
+def _begun(order: _Order, partial: Partial) -> _Begun:
+    """What an earlier fetch has left, if it can be gone on with; else the file is empty."""
+    from holdfast_images.source.answers import Question  # noqa: PLC0415 - as in _fetch_rest
+
+    kept = partial.kept()
+    if kept is not None and kept.origin == order.origin:
+        partial.is_kept = True
+        # The last byte is asked for again, so that the server says of a complete file, too, whether it is the same.
+        last = kept.count - 1
+        stop = min(last + order.settings.range_bytes, kept.size)
+        begun = _Begun(last, Question(last, stop, kept.etag, kept.size))
+        hash_range(partial.descriptor, begun.digest, 0, last, order.check)
+        whole = begun.digest.copy()
+        hash_range(partial.descriptor, whole, last, kept.count)
+        if whole.hexdigest() == kept.sha256:
+            return begun
+    partial.is_kept = False
+    partial.restart()
+    return _Begun()
+
+
+def _fetch_rest(order: _Order, partial: Partial, begun: _Begun) -> Fetched:
     # Here and not above: a run that fetches nothing need not load it.
     from holdfast_images.source.transfer import Transfer  # noqa: PLC0415
 
-    expected = valid_sha256(sha256) if sha256 is not None else None
-    settings = settings or SourceSettings()
-    tick = check or (lambda: None)
-    digest = hashlib.sha256()
-    done = 0
-    new_reader = _reader_factory(location, settings)
-    with Partial(target, token) as partial:
-        with Transfer(str(location), new_reader, partial, settings, connections) as transfer:
-            head = transfer.head(tick)
-            if on_head is not None:
-                on_head(head.etag)
-            _refuse_size(location, head.size, limit)
-            if head.size is not None:
-                partial.reserve(head.size)
-            elif expected is None and not head.ends_clearly:
-                raise ImageRefused(
-                    "SIZE_UNKNOWN",
-                    f"the server of {location} does not say how long it is: an early end would not be noticed",
-                    hint="pin the image's SHA-256, or use a server that sends a Content-Length",
-                )
-            for view in transfer.pieces(tick):
+    location, digest, done = order.location, begun.digest, begun.count
+    readers = _reader_factory(location, order.settings)
+    transfer = Transfer(str(location), readers, partial, order.settings, order.connections, begun.question)
+
+    def note(count: int) -> None:
+        nonlocal done
+        done += count
+        if head.ranged and head.size is not None and head.etag is not None:
+            sha256 = digest.copy().hexdigest()
+            partial.record(Kept(origin=order.origin, etag=head.etag, size=head.size, count=done, sha256=sha256))
+
+    try:
+        with transfer:
+            head = transfer.head(order.check)
+            order.on_head(head.etag)
+            _refuse_size(location, head.size, order.limit)
+            _reserve(order, partial, head)
+            order.on_progress(done, head.size)
+            for view in transfer.pieces(order.check):
                 digest.update(view)
-                done += len(view)
-                _refuse_size(location, done, limit)
-                if on_progress is not None:
-                    on_progress(done, head.size)
-        _refuse_size(location, done, limit)
-        checksum = digest.hexdigest()
-        if expected is not None and checksum != expected:
-            raise ChecksumMismatch(
-                f"{location} has SHA-256 {checksum}, and {expected} was asked for",
-                hint="the object is another one, or was tampered with: ask whoever published the digest",
-            )
-        return Fetched(checksum=checksum, size_bytes=done, etag=head.etag, fingerprint=partial.publish())
+                note(len(view))
+                _refuse_size(location, done, order.limit)
+                order.on_progress(done, head.size)
+    finally:
+        # A thread that is left behind must find the file removed: nobody else's bytes are to be written over.
+        partial.is_kept = partial.has_token and transfer.is_over
+        if partial.is_kept and (more := transfer.written_from(done)):
+            hash_range(partial.descriptor, digest, done, done + more)
+            note(more)
+            order.on_progress(done, head.size)
+    _refuse_size(location, done, order.limit)
+    checksum = digest.hexdigest()
+    if order.sha256 is not None and checksum != order.sha256:
+        raise ChecksumMismatch(
+            f"{location} has SHA-256 {checksum}, and {order.sha256} was asked for",
+            hint="the object is another one, or was tampered with: ask whoever published the digest",
+        )
+    fingerprint = partial.publish(done)
+    return Fetched(checksum=checksum, size_bytes=done, etag=head.etag, fingerprint=fingerprint)
+
+
+def _reserve(order: _Order, partial: Partial, head: Answer) -> None:
+    if head.size is not None:
+        partial.reserve(head.size)
+    elif order.sha256 is None and not head.ends_clearly:
+        raise ImageRefused(
+            "SIZE_UNKNOWN",
+            f"the server of {order.location} does not say how long it is: an early end would not be noticed",
+            hint="pin the image's SHA-256, or use a server that sends a Content-Length",
+        )
 
 
 def _reader_factory(location: Location, settings: SourceSettings) -> Callable[[], Reader]:
@@ -95,18 +190,18 @@ def _reader_factory(location: Location, settings: SourceSettings) -> Callable[[]
 
         return lambda: FileReader(location)
 
-    import ssl  # noqa: PLC0415
-
     from holdfast_images.source.addresses import address_of  # noqa: PLC0415
-    from holdfast_images.source.connection import HttpReader  # noqa: PLC0415
+    from holdfast_images.source.connection import Access, HttpReader  # noqa: PLC0415
+    from holdfast_images.source.trust import tls_context  # noqa: PLC0415
 
     # Asked again here: the location may come from a job that was submitted under other settings.
     asked = location.url if isinstance(location, HttpObject) else location.endpoint
     if asked is not None and not may_be_asked(asked, allow_http=settings.allow_http):
         raise SourceUntrusted(f"{location} is not https", hint="plain http must be allowed in the settings")
-    address = address_of(location, settings)
-    tls = ssl.create_default_context()
-    return lambda: HttpReader(address, str(location), settings, tls)
+    aws = isinstance(location, S3Object)
+    tls = tls_context(os.environ, aws=aws)
+    access = Access(address_of(location, settings), tls, aws=aws)
+    return lambda: HttpReader(access, str(location), settings)
 
 
 def _refuse_size(location: Location, size: int | None, limit: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast_images.model import Fingerprint
 
-__all__ = ["Fingerprint", "fingerprint_of", "hash_file"]
+__all__ = ["Fingerprint", "fingerprint_of", "hash_file", "hash_range"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -34,16 +34,27 @@ def hash_file(
         finally:
             os.close(descriptor)
     digest = hashlib.sha256()
-    size = os.fstat(file).st_size
-    done = 0
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    hash_range(file, digest, 0, os.fstat(file).st_size, check, on_progress)
+    return digest.hexdigest()
+
+
+def hash_range(
+    descriptor: int,
+    digest: hashlib._Hash,
+    start: int,
+    stop: int,
+    check: Callable[[], None] | None = None,
+    on_progress: Callable[[int, int | None], None] | None = None,
+) -> None:
+    """Add the bytes of a file from `start` up to, not including, `stop`, or to its end if that comes before."""
+    os.posix_fadvise(descriptor, start, stop - start, os.POSIX_FADV_SEQUENTIAL)
     # Page-aligned and used again: into fresh or unaligned memory the same reads take twice as long.
     with mmap.mmap(-1, _BUFFER_BYTES) as buffer, memoryview(buffer) as view:
-        while count := os.preadv(file, [view], done):
+        done = start
+        while count := os.preadv(descriptor, [view[: stop - done]], done) if done < stop else 0:
             digest.update(view[:count])
             done += count
             if check is not None:
                 check()
             if on_progress is not None:
-                on_progress(done, size)
-    return digest.hexdigest()
+                on_progress(done, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -21,7 +22,7 @@ _SIGNATURES = (
     "key",
     "x-amz-security-token",
 )
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_LOOPBACK = re.compile(r"localhost\.?|127(\.\d{1,3}){3}|::1|::ffff:127(\.\d{1,3}){3}", re.IGNORECASE)
 
 
 class S3Object(msgspec.Struct, frozen=True, kw_only=True, tag="s3"):
@@ -129,7 +130,12 @@ def masked(url: str) -> str:
 def may_be_asked(url: str, *, allow_http: bool) -> bool:
     """Is it https, or http to this host, or http that was allowed?"""
     parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and (allow_http or parts.hostname in _LOOPBACK))
+    return parts.scheme == "https" or (parts.scheme == "http" and (allow_http or is_this_host(parts.hostname or "")))
+
+
+def is_this_host(name: str) -> bool:
+    """Does the name lead nowhere else? Then no proxy is asked for it, either."""
+    return _LOOPBACK.fullmatch(name) is not None
 
 
 def _s3_object(bucket: str, key: str, settings: SourceSettings) -> S3Object:
@@ -171,6 +177,8 @@ def _web_url(url: str, settings: SourceSettings) -> SplitResult:
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise InvalidName(f"{masked(url)!r} is no URL: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise InvalidName(f"{masked(url)!r} is no URL", hint=f"begin with https:// or http://: https://{masked(url)}")
     if not host or not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
         raise InvalidName(f"{masked(url)!r} is no URL", hint="write other characters than ASCII as %XX")
     if parts.username is not None:

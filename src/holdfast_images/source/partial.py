@@ -1,4 +1,7 @@
-"""A file that appears whole or not at all: written under a hidden name, locked by its writer, then renamed."""
+"""A file that appears whole or not at all: written under a hidden name, locked by its writer, then renamed.
+
+While it is written it is longer than the object: behind its end is a record of how much of it is there.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from holdfast_images.errors import NoSpace
+import msgspec
+
+from holdfast_images.errors import NoSpace, SourceUnavailable
 from holdfast_images.source.hashing import Fingerprint, fingerprint_of
 
 _SUFFIX = ".partial"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_RECORD_BYTES = 1024
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of which object is in the file. Believed only if the bytes have this digest."""
+
+    origin: str
+    etag: str
+    size: int
+    count: int
+    sha256: str
 
 
 class Partial:
-    """The file while it is written. Leaving the `with` block without `publish` removes it.
+    """The file while it is written. Leaving the `with` block without `publish` removes it, unless it is to be kept.
 
-    Crash: the hidden file stays, and its lock does not; `remove_partials` collects it.
+    Crash: the hidden file stays, and its lock does not; who comes again with the same token goes on with it, and
+    `remove_partials` collects it.
     """
 
     def __init__(self, target: Path, token: str | None = None) -> None:
@@ -29,7 +46,10 @@ class Partial:
             raise ValueError(f"{token!r} is no token: 1 to 64 letters, digits, '_' and '-'")
         self.target = target
         self.path = target.with_name(f".{target.name}.{token or os.urandom(6).hex()}{_SUFFIX}")
+        self.has_token = token is not None
         self.descriptor = self._create()
+        self.is_kept = False
+        """Leave it for the next who comes with the same token."""
 
     def __enter__(self) -> Self:
         return self
@@ -38,14 +58,39 @@ class Partial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.path.unlink(missing_ok=True)
+            if not self.is_kept:
+                self.path.unlink(missing_ok=True)
         finally:
             os.close(self.descriptor)
+
+    def restart(self) -> None:
+        """Forget what was written before."""
+        os.ftruncate(self.descriptor, 0)
+
+    def kept(self) -> Kept | None:
+        """What somebody before has recorded; None if that cannot be understood, or is nothing."""
+        length = os.fstat(self.descriptor).st_size
+        if length <= _RECORD_BYTES:
+            return None
+        try:
+            kept = msgspec.json.decode(os.pread(self.descriptor, _RECORD_BYTES, length - _RECORD_BYTES), type=Kept)
+        except msgspec.MsgspecError:
+            return None
+        return kept if 0 < kept.count <= kept.size == length - _RECORD_BYTES else None
+
+    def record(self, kept: Kept) -> None:
+        """Note how much is there. Not synced: after a power cut the digest tells whether it is true."""
+        content = msgspec.json.encode(kept).ljust(_RECORD_BYTES)
+        if len(content) == _RECORD_BYTES:
+            try:
+                os.pwrite(self.descriptor, content, kept.size)
+            except OSError as error:
+                self.tell_full(error, kept.size)
 
     def reserve(self, size: int) -> None:
         """Take the space for all of it now; NoSpace with the numbers if it is not there."""
         try:
-            os.posix_fallocate(self.descriptor, 0, size)
+            os.posix_fallocate(self.descriptor, 0, size + _RECORD_BYTES)
         except OSError as error:
             if error.errno in _FULL:
                 self.tell_full(error, size)
@@ -65,12 +110,13 @@ class Partial:
             hint="remove images that are not needed (gc), raise the quota, or give the disk more space",
         ) from error
 
-    def publish(self) -> Fingerprint:
-        """Make the file durable under its own name, replacing what had it, and tell its fingerprint.
+    def publish(self, size: int) -> Fingerprint:
+        """Make the file, of this size, durable under its own name, replacing what had it, and tell its fingerprint.
 
         Crash: before the rename the old file is there, after it the new one; never a part of one.
         """
         try:
+            os.ftruncate(self.descriptor, size)
             os.fsync(self.descriptor)
         except OSError as error:
             self.tell_full(error, None)
@@ -84,13 +130,14 @@ class Partial:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                raise SourceUnavailable(f"{self.path} is still being written by the try before") from None
             except OSError:
                 os.close(descriptor)
                 raise
             # Whoever collects leftovers may have locked and removed it between the two calls.
             if os.fstat(descriptor).st_nlink > 0:
-                # A caller that comes again with its token takes over what it left.
-                os.ftruncate(descriptor, 0)
                 return descriptor
             os.close(descriptor)
 
@@ -110,9 +157,13 @@ def partials_of(target: Path) -> list[Path]:
     ]
 
 
-def remove_partials(target: Path) -> list[Path]:
-    """Remove the hidden files whose writer is dead, and tell which. One that is being written is left alone."""
-    return [path for path in partials_of(target) if _removed(path)]
+def remove_partials(target: Path, *, but: str | None = None) -> list[Path]:
+    """Remove the hidden files whose writer is dead, and tell which. One that is being written is left alone.
+
+    `but`: the token of one that somebody wants to go on with.
+    """
+    kept = target.with_name(f".{target.name}.{but}{_SUFFIX}") if but is not None else None
+    return [path for path in partials_of(target) if path != kept and _removed(path)]
 
 
 def _removed(path: Path) -> bool:

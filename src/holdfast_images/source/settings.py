@@ -19,11 +19,13 @@ class Secret(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys for S3. Without them the usual AWS sources are asked: environment, web identity, container, instance."""
+    """Keys for S3. Without them the usual AWS sources are asked: see `credentials`."""
 
     access_key_id: str
     secret_access_key: Secret
     session_token: Secret | None = None
+    expires_at: float | None = None
+    """Seconds since 1970; None for keys that are good until somebody changes them."""
 
 
 class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,8 @@ class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_seconds: float = 0.2
     """Before the second failure in a row is tried again; doubled each time. The first is tried again at once."""
     backoff_most_seconds: float = 10.0
+    wait_most_seconds: float = 120.0
+    """A server that asks to be left alone (Retry-After) is, but for no longer than this at a time."""
 
 
 def settings_of(environment: Mapping[str, str]) -> SourceSettings:

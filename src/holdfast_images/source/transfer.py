@@ -16,8 +16,8 @@ from typing import Protocol, Self, TypeVar
 
 import msgspec
 
-from holdfast_images.errors import SourceChanged, SourceUnavailable
-from holdfast_images.source.answers import Answer, Busy, Question
+from holdfast_images.errors import AccessDenied, NoThreads, SourceChanged, SourceUnavailable
+from holdfast_images.source.answers import Answer, Busy, Question, RangesGone
 from holdfast_images.source.partial import Partial
 from holdfast_images.source.settings import SourceSettings
 
@@ -73,6 +73,7 @@ class Piece(msgspec.Struct, frozen=True):
 class Transfer:
     """Fetches and writes; whoever iterates hashes. Readers and the file's descriptor belong to the threads.
 
+    `begun` asks for the rest of an object whose first bytes are there; SourceChanged if it is not that one any more.
     With a strong ETag: ranges, in parallel, each asked for again from where it broke. Without: one answer, one thread,
     and no second try, for nothing would prove that both parts are of one object.
     """
@@ -84,12 +85,14 @@ class Transfer:
         file: Partial,
         settings: SourceSettings,
         connections: int,
+        begun: Question | None = None,
     ) -> None:
         self._where = where
         self._new_reader = new_reader
         self._file = file
         self._settings = settings
         self._connections = connections
+        self._most = settings.most_connections
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._writing = threading.Lock()
@@ -97,10 +100,12 @@ class Transfer:
         self._readers: list[Reader] = []
         self._free: list[mmap.mmap] = []
         self._ready: dict[int, Piece] = {}
+        self._parts: dict[int, int] = {}
         self._failure: BaseException | None = None
         self._head: Answer | None = None
         self._end: int | None = None
-        self._next = 0
+        self._begun = begun
+        self._start = self._next = begun.start if begun is not None else 0
         self._wait_per_move = 0.0
 
     def __enter__(self) -> Self:
@@ -121,6 +126,18 @@ class Transfer:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
+    @property
+    def is_over(self) -> bool:
+        """Will no thread write to the file any more?"""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def written_from(self, position: int) -> int:
+        """How many bytes from here on are in the file without a gap, though nobody has got them. When it is over."""
+        end = position
+        while (piece := self._ready.get(end)) is not None:
+            end += piece.count
+        return end + self._parts.get(end, 0) - position
+
     def head(self, tick: Callable[[], None]) -> Answer:
         """What the first answer says of the object. `tick` is called while waiting, and may raise."""
         self._wait_for(lambda: self._head is not None, tick)
@@ -130,7 +147,7 @@ class Transfer:
 
     def pieces(self, tick: Callable[[], None]) -> Iterator[memoryview]:
         """The object's bytes in order; each view is good until the next is asked for."""
-        position = 0
+        position = self._start
         while True:
             self._wait_for(partial(self._is_decided, position), tick)
             if position == self._end:
@@ -173,9 +190,13 @@ class Transfer:
             return
         useful = math.ceil(self._connections * (1 + self._wait_per_move))
         left = math.ceil((self._end - self._next) / self._settings.range_bytes)
-        while len(self._threads) < min(useful, self._settings.most_connections) and left > 0:
+        while len(self._threads) < min(useful, self._most) and left > 0:
+            try:
+                self._add_thread()
+            except NoThreads:
+                self._most = len(self._threads)  # those that are there do the work
+                return
             self._add_buffers(1)
-            self._add_thread()
             left -= 1
 
     def _add_buffers(self, count: int) -> None:
@@ -190,10 +211,18 @@ class Transfer:
         thread = threading.Thread(
             target=self._work, args=(reader, descriptor, opens), name="holdfast-fetch", daemon=True
         )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            os.close(descriptor)
+            reader.close()
+            raise NoThreads(
+                f"{self._where}: {error}: a limit of processes is reached (ulimit -u, TasksMax of systemd, pids.max)",
+                hint="raise the limit, or let less run at once",
+            ) from None
         with self._changed:
             self._readers.append(reader)
             self._threads.append(thread)
-        thread.start()
 
     # --- the fetching threads -----------------------------------------------------------------------------------------
 
@@ -204,7 +233,7 @@ class Transfer:
             while (taken := self._take()) is not None:
                 start, buffer = taken
                 with memoryview(buffer) as view:
-                    count = self._fill(reader, view, start)
+                    count = self._fill(reader, descriptor, view, start)
                     self._write(descriptor, view[:count], start)
                 self._deliver(Piece(start, buffer, count))
         except BaseException as error:
@@ -222,6 +251,11 @@ class Transfer:
             self._changed.notify_all()
 
     def _first_answer(self, reader: Reader) -> Answer:
+        if self._begun is not None:
+            try:
+                return reader.ask(self._begun)
+            except RangesGone as error:
+                raise SourceChanged(str(error)) from error
         try:
             answer = reader.ask(Question(0, self._settings.range_bytes))
         except SourceChanged:
@@ -246,8 +280,11 @@ class Transfer:
         past_end = self._end is not None and self._next >= self._end
         return past_end or self._failure is not None or self._stopping.is_set()
 
-    def _fill(self, reader: Reader, view: memoryview, start: int) -> int:
-        """Bring the bytes from `start` on, to the end of the view or the object, over as many answers as it takes."""
+    def _fill(self, reader: Reader, descriptor: int, view: memoryview, start: int) -> int:
+        """Bring the bytes from `start` on, to the end of the view or the object, over as many answers as it takes.
+
+        If that cannot be done, what has come is written nevertheless: on a slow line it may be all there is.
+        """
         head = self._head
         assert head is not None
         wanted = len(view) if self._end is None else min(len(view), self._end - start)
@@ -266,7 +303,14 @@ class Transfer:
             self._learn(answered - asked, time.monotonic() - answered)
             return filled
 
-        return self._persist(go_on, lambda: filled) if head.ranged else go_on()
+        if not head.ranged:
+            return go_on()
+        try:
+            return self._persist(go_on, lambda: filled)
+        except BaseException:
+            self._write(descriptor, view[:filled], start)
+            self._parts[start] = filled
+            raise
 
     def _persist(self, call: Callable[[], Result], progress: Callable[[], int] = lambda: 0) -> Result:
         """Call until it works, with growing pauses, as long as it brings something or has tries left."""
@@ -277,14 +321,16 @@ class Transfer:
                 return call()
             except SourceUnavailable as error:
                 failures = 1 if progress() - before >= _ENOUGH_BYTES else failures + 1
+                if failures >= self._settings.tries and isinstance(error.__cause__, AccessDenied):
+                    raise error.__cause__ from None  # no address that was asked for afresh is good any more
                 if failures >= self._settings.tries or self._stopping.wait(self._pause(failures, error)):
                     raise
 
     def _pause(self, failures: int, error: SourceUnavailable) -> float:
-        asked = error.wait if isinstance(error, Busy) else 0.0
+        asked = min(error.wait, self._settings.wait_most_seconds) if isinstance(error, Busy) else 0.0
         # A connection that the other side has closed while it was idle is nothing to wait for.
         own = self._settings.backoff_seconds * 2 ** (failures - 2) * random.uniform(0.5, 1.0) if failures > 1 else 0.0
-        return min(max(asked, own), self._settings.backoff_most_seconds)
+        return max(asked, min(own, self._settings.backoff_most_seconds))
 
     def _write(self, descriptor: int, view: memoryview, start: int) -> None:
         try:

@@ -11,9 +11,11 @@ from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Reservation
 from holdfast_images.devices.protocol import COLLECTED, NO_ID, Device, Found, Kind
 from holdfast_images.errors import ImageError
-from holdfast_images.model import valid_image_id
+from holdfast_images.flows.replacement import discard_update
+from holdfast_images.model import file_name, image_of_file, recorded_file_name
 from holdfast_images.source.partial import remove_partials
 from holdfast_images.upkeep.facts import PARTIAL, Facts, work_of
+from holdfast_images.upkeep.healing import mend, wrong_rows
 
 STALE_SECONDS = 3600
 DAY = 86_400.0
@@ -30,6 +32,10 @@ class Leftover(StrEnum):
     PARTIAL = "partial"
     FILE = "file"
     REFUSAL = "refusal"
+    CONTENT = "content"
+    """New content of an image that never came into use."""
+    ROW = "row"
+    """A row that says what is not so: put right, not removed."""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +64,16 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
 def plan(facts: Facts, *, refusals_older_than: float | None = None) -> list[Action]:
     """Everything that can go. What an unfinished job may still need, or is in use, stays."""
     actions = [*_locks(facts), *_devices(facts), *_remains(facts), *_reservations(facts), *_files(facts)]
+    actions += _updates(facts)
     if refusals_older_than is not None:
         actions += _refusals(facts, refusals_older_than)
     return actions
+
+
+def plan_rows(images: Images) -> list[Action]:
+    """The rows that can be put right by what is there."""
+    wrong = [each for each in wrong_rows(images) if each.mend is not None]
+    return [Action(kind=Leftover.ROW, subject=each.subject, why=each.why) for each in wrong]
 
 
 def _locks(facts: Facts) -> Iterator[Action]:
@@ -130,15 +143,22 @@ def _reservations(facts: Facts) -> Iterator[Action]:
 
 
 def _files(facts: Facts) -> Iterator[Action]:
-    recorded = {row.image_id for row in facts.images if row.download_status == "completed"}
+    recorded = {
+        recorded_file_name(row.image_id, row.checksum or "", row.local_path)
+        for row in facts.images
+        if row.download_status == "completed"
+    }
+    recorded |= {file_name(row.image_id, row.checksum) for row in facts.updates}
     for file in facts.files:
         if file.name.startswith(".") and file.name.endswith(PARTIAL):
-            if not file.is_written:
-                why = "whoever wrote it is gone"
-                yield Action(kind=Leftover.PARTIAL, subject=file.name, why=why, bytes=file.size)
+            # Its job goes on with it.
+            owner = image_of_file(file.name[1:].removesuffix(PARTIAL).rpartition(".")[0]) or ""
+            if not file.is_written and not _is_worked_on(facts, owner):
+                why = "whoever wrote it is gone, and no unfinished job will go on with it"
+                yield Action(kind=Leftover.PARTIAL, subject=file.name, why=why, image_id=owner, bytes=file.size)
             continue
-        image_id = _image_of(file.name)
-        if image_id is not None and image_id not in recorded and not _is_worked_on(facts, image_id):
+        image_id = image_of_file(file.name)
+        if image_id is not None and file.name not in recorded and not _is_worked_on(facts, image_id):
             yield Action(
                 kind=Leftover.FILE,
                 subject=file.name,
@@ -156,13 +176,17 @@ def _refusals(facts: Facts, seconds: float) -> Iterator[Action]:
             yield Action(kind=Leftover.REFUSAL, subject=row.s3_key, why=why)
 
 
-def _image_of(name: str) -> str | None:
-    """The image whose file it is by its name; what has another name was put there by somebody else, and stays."""
-    image_id = name.removesuffix(".tar")
-    try:
-        return valid_image_id(image_id) if image_id != name else None
-    except ImageError:
-        return None
+def _updates(facts: Facts) -> Iterator[Action]:
+    for row in facts.updates:
+        age = facts.now - row.verified_at.timestamp()
+        if age > DAY and not _is_worked_on(facts, row.image_id):
+            yield Action(
+                kind=Leftover.CONTENT,
+                subject=file_name(row.image_id, row.checksum),
+                why="new content that nobody has unpacked for a day",
+                image_id=row.image_id,
+                bytes=row.size_bytes,
+            )
 
 
 def _is_worked_on(facts: Facts, image_id: str, name: str = "") -> bool:
@@ -212,8 +236,12 @@ def _is_recorded(images: Images, action: Action) -> bool:
         case Leftover.SNAPSHOT:
             return any(row.snapshot_name == action.subject for row in catalog.list_snapshots())
         case Leftover.FILE:
-            image = catalog.get_image_by_id(action.image_id)
-            return image is not None and image.download_status == "completed"
+            image, update = catalog.get_image_by_id(action.image_id), catalog.get_update(action.image_id)
+            is_staged = update is not None and file_name(update.image_id, update.checksum) == action.subject
+            is_completed = image is not None and image.download_status == "completed"
+            return is_staged or (
+                image is not None and is_completed and images.shop.recorded_file(image).name == action.subject
+            )
         case _:
             return False
 
@@ -236,6 +264,13 @@ def _remove(images: Images, action: Action) -> bool:
             return any(path.name == action.subject for path in remove_partials(directory / target))
         case Leftover.FILE:
             (directory / action.subject).unlink(missing_ok=True)
+        case Leftover.ROW:
+            return mend(images, action.subject, action.why)
+        case Leftover.CONTENT:
+            update = catalog.get_update(action.image_id)
+            if update is None or file_name(update.image_id, update.checksum) != action.subject:
+                return False
+            discard_update(images.shop, action.image_id, update.checksum)
         case Leftover.REFUSAL:
             catalog.forget_refusals(action.subject)
     return True

@@ -13,7 +13,15 @@ import msgspec
 from holdfast import Finding, JobState
 from holdfast.errors import NotFound
 from holdfast_images.app import Images
-from holdfast_images.catalog.rows import Image, ImageLock, Refusal, Reservation, Snapshot, UnpackedImage
+from holdfast_images.catalog.rows import (
+    Image,
+    ImageLock,
+    Refusal,
+    Reservation,
+    Snapshot,
+    UnpackedImage,
+    Verification,
+)
 from holdfast_images.devices.protocol import Found
 
 MOST_JOBS = 1 << 30
@@ -52,6 +60,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     locks: tuple[ImageLock, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    updates: tuple[Verification, ...] = ()
+    """New content of images, not in use yet."""
     work: tuple[Work, ...] = ()
     finished: frozenset[str] = frozenset()
     """Jobs that are named as owners of locks and have ended, or are not known any more."""
@@ -81,6 +91,7 @@ def gather(images: Images) -> Facts:
         snapshots=tuple(catalog.list_snapshots()),
         reservations=tuple(catalog.list_reservations()),
         refusals=tuple(catalog.list_refusals()),
+        updates=tuple(catalog.list_updates()),
     )
 
 

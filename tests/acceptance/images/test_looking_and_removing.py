@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.acceptance.images.driving import HONEST, HOSTILE, ImageHoldfast
+from tests.acceptance.images.driving import HONEST, HOSTILE, Gate, ImageHoldfast, ended
 
 
 def test_images_are_listed_with_device_and_snapshots(processed: ImageHoldfast) -> None:
@@ -154,3 +154,20 @@ def test_inspect_finds_nothing_wrong_with_an_honest_image(holdfast: ImageHoldfas
 
 def test_inspect_of_nothing_is_not_found(holdfast: ImageHoldfast) -> None:
     assert holdfast("inspect", "nowhere.tar").code == 4
+
+
+def test_an_image_on_its_way_is_shown_with_its_step(holdfast: ImageHoldfast, gate: Gate) -> None:
+    process = holdfast.start("process-image", "--source", gate.url, "--image-id", "demo")
+    try:
+        assert gate.asked.wait(30), "the download has not begun"
+        data = holdfast.json("image", "show", "demo")
+        text = holdfast.ok("image", "show", "demo")
+    finally:
+        gate.open()
+        ended(process)
+
+    assert data["image"] is None
+    [current] = [job["current"] for job in data["jobs"] if job["flow"] == "download-image"]
+    assert current["step"] == "download"
+    assert "it is on its way" in text
+    assert "download" in text

@@ -132,7 +132,7 @@ def test_what_the_catalog_has_is_listed_without_the_devices(holdfast: ImageHoldf
     ]
 
     assert listed == [0, 0, 0]
-    assert holdfast("verify-system", HOLDFAST_BACKEND="devicemapper").code == 1
+    assert holdfast("verify-system", HOLDFAST_BACKEND="devicemapper").code == 7
 
 
 def test_inspect_obeys_the_same_settings(holdfast: ImageHoldfast) -> None:

@@ -453,6 +453,14 @@ def test_an_id_is_given_back_only_by_its_image(catalog: Catalog) -> None:
     assert catalog.reserve_device_id("img-3", [5]) == 5
 
 
+def test_the_name_of_another_images_snapshot_is_refused_by_its_owners_name(catalog: Catalog) -> None:
+    catalog.reserve_snapshot_id("first", "vm", [7])
+    with pytest.raises(CatalogConflict, match="snapshot vm belongs to image first, not to second"):
+        catalog.reserve_snapshot_id("second", "vm", [8])
+
+    assert catalog.reserve_snapshot_id("first", "vm", [9]) == 7
+
+
 def test_recorded_ids_are_taken_though_they_were_never_reserved(catalog: Catalog) -> None:
     store(catalog)
     unpack(catalog, device=5)
@@ -484,3 +492,145 @@ def test_a_closed_catalog_does_not_answer(place: CatalogPlace) -> None:
 
     with pytest.raises(CatalogUnavailable):
         catalog.ping()
+
+
+# --- new content ---
+
+
+def stage(catalog: Catalog, checksum: str = "d" * 64) -> None:
+    catalog.store_update("img-1", checksum, FINGERPRINT, policy="distro", origin="s3://b/k", etag='"e"')
+
+
+def test_new_content_is_recorded_beside_the_old(catalog: Catalog) -> None:
+    store(catalog)
+    before = catalog.list_images()
+    stage(catalog, "e" * 64)
+    stage(catalog)
+    update = catalog.get_update("img-1")
+
+    assert update is not None
+    assert (update.checksum, update.policy, update.origin, update.etag) == ("d" * 64, "distro", "s3://b/k", '"e"')
+    assert update.fingerprint == FINGERPRINT
+    assert catalog.list_updates() == [update]
+    assert catalog.list_images() == before
+    assert catalog.get_verification("img-1") is None
+
+
+def test_new_content_takes_the_place_of_the_old_with_its_verdict(catalog: Catalog) -> None:
+    store(catalog)
+    stage(catalog)
+    catalog.use_update("img-1", "/images/new.tar")
+    [image] = catalog.list_images()
+    known = catalog.get_verification("img-1")
+
+    assert (image.checksum, image.size_bytes, image.local_path) == ("d" * 64, 100, "/images/new.tar")
+    assert known is not None
+    assert (known.policy, known.origin, known.etag) == ("distro", "s3://b/k", '"e"')
+    assert known.asked_at is not None
+    assert catalog.list_updates() == []
+    catalog.use_update("img-1", "/elsewhere")
+    assert catalog.list_images() == [image]
+
+
+def test_new_content_is_forgotten_by_its_checksum_or_with_its_image(catalog: Catalog) -> None:
+    store(catalog)
+    stage(catalog)
+    catalog.drop_update("img-1", "e" * 64)
+    assert catalog.get_update("img-1") is not None
+    catalog.drop_update("img-1", "d" * 64)
+    assert catalog.get_update("img-1") is None
+    stage(catalog)
+    catalog.delete_image("img-1")
+    assert catalog.list_updates() == []
+
+
+def test_what_the_source_said_is_kept_when_the_file_is_read_again(catalog: Catalog) -> None:
+    store(catalog)
+    catalog.store_verification("img-1", "c" * 64, FINGERPRINT, policy="strict", origin="o", etag='"1"')
+    other = Fingerprint(1, 2, 3, 4)
+    catalog.note_fingerprint("img-1", other)
+    catalog.note_source("img-1", origin="o2", etag='"2"')
+    known = catalog.get_verification("img-1")
+
+    assert known is not None
+    assert (known.fingerprint, known.origin, known.etag, known.policy) == (other, "o2", '"2"', "strict")
+
+
+def test_an_image_gets_the_first_key_that_is_free(catalog: Catalog) -> None:
+    store(catalog, "img-1", "a")
+    store(catalog, "img-2", "b")
+
+    assert catalog.free_key("img-1", ["x", "a"]) == "a"
+    assert catalog.free_key("img-3", ["a", "b", "c"]) == "c"
+    assert catalog.free_key("img-3", ["a", "b"]) == "b"
+    assert catalog.free_key("img-3", ["new", "a"]) == "new"
+
+
+def test_a_refused_object_does_not_keep_its_image_id(catalog: Catalog) -> None:
+    catalog.mark_failed("img-1", "refused")
+    store(catalog, "img-1", "taken")
+
+    assert [(row.s3_key, row.download_status) for row in catalog.list_images()] == [("taken", "completed")]
+
+
+def test_a_device_that_was_made_beside_another_takes_its_id(catalog: Catalog) -> None:
+    old = catalog.reserve_device_id("img-1", [1, 2, 3])
+    new = catalog.reserve_device_id("img-1", [1, 2, 3], beside="u")
+    assert catalog.reserve_device_id("img-1", [1, 2, 3], beside="u") == new
+    catalog.replace_device_id("img-1", new, "u")
+    names = {row.device_id: row.snapshot_name for row in catalog.list_reservations()}
+
+    assert names == {old: f"/old/{old}", new: ""}
+    assert catalog.reserve_device_id("img-1", [1, 2, 3]) == new
+    catalog.replace_device_id("img-1", new, "u")
+    assert {row.device_id: row.snapshot_name for row in catalog.list_reservations()} == names
+
+
+def test_paths_are_recorded_again(catalog: Catalog) -> None:
+    store(catalog)
+    unpack(catalog)
+    activate(catalog)
+    catalog.set_local_path("img-1", "/a")
+    catalog.set_device_path("img-1", "/b")
+    catalog.set_snapshot_path("snap-1", "/c")
+    row, snapshot = catalog.get_unpacked_image_by_id("img-1"), catalog.get_snapshot_by_name("snap-1")
+
+    assert catalog.list_images()[0].local_path == "/a"
+    assert row is not None
+    assert snapshot is not None
+    assert (row.device_path, snapshot.device_path) == ("/b", "/c")
+
+
+@pytest.mark.parametrize("is_active", [True, False])
+def test_activations_are_settled_both_ways(catalog: Catalog, is_active: bool) -> None:
+    store(catalog)
+    unpack(catalog)
+    if is_active:
+        activate(catalog)
+    catalog.update_image_activation_status("img-1", "inactive" if is_active else "active")
+    assert [each.rule for each in catalog.violations()] == [4]
+
+    assert catalog.settle_activations() == ["img-1"]
+    assert catalog.violations() == []
+    assert catalog.settle_activations() == []
+
+
+def test_what_is_whole_is_marked_so(catalog: Catalog, place: CatalogPlace) -> None:
+    store(catalog)
+    unpack(catalog)
+    catalog.mark_unpacked_unverified("img-1")
+    place.execute("UPDATE images SET download_status = 'failed'")
+    catalog.mark_completed("img-1")
+    catalog.mark_unpacked_verified("img-1")
+    row = catalog.get_unpacked_image_by_id("img-1")
+
+    assert row is not None
+    assert row.layout_verified
+    assert [image.download_status for image in catalog.list_images()] == ["completed"]
+    assert catalog.unreadable() == []
+
+
+def test_each_catalog_has_an_id_that_stays(catalog: Catalog, place: CatalogPlace) -> None:
+    with Catalog.open(place.url) as again:
+        assert again.store_id() == catalog.store_id()
+    assert len(catalog.store_id()) == 32

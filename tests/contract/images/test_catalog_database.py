@@ -27,6 +27,9 @@ DESCRIPTIONS = [
     (2, "Add image_locks table for concurrency control"),
     (3, "Add verified files, refusals and reserved device ids"),
     (4, "Add where verified files came from"),
+    (5, "Add the identity of the catalog"),
+    (6, "Add which machine has the name of a host"),
+    (7, "Add new content of images, and what their sources said"),
 ]
 MIGRATIONS = "SELECT version, description FROM schema_migrations ORDER BY version"
 ON_SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -63,7 +66,7 @@ def test_eight_processes_migrate_once_and_reserve_eight_ids(place: CatalogPlace)
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
 def test_an_older_catalog_is_brought_up_to_date_with_its_rows(place: CatalogPlace, version: int) -> None:
     Engine.open(place.url).close()
     with closing(sqlite3.connect(sqlite_of(place).path)) as connection:

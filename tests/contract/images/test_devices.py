@@ -12,6 +12,7 @@ import pytest
 from holdfast_images.devices.protocol import Device, Devices, Health, Kind, PoolHealth
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill, make_origin, open_backend, work_in
+from tests.support.images.device_tampering import TAMPERINGS, fill_for_tampering
 from tests.support.processes import kill, start
 from tests.support.waiting import eventually
 
@@ -94,42 +95,13 @@ def test_sealing_twice_is_sealing_once(devices: Devices) -> None:
     assert first.used_bytes < first.apparent_bytes, "there is a sparse file in it"
 
 
-def add(content: Path) -> None:
-    (content / "rootfs/etc/added").touch()
-
-
-def remove(content: Path) -> None:
-    (content / "rootfs/etc/file-1").unlink()
-
-
-def loosen(content: Path) -> None:
-    (content / "rootfs/etc/file-1").chmod(0o4777)
-
-
-def lengthen(content: Path) -> None:
-    path = content / "rootfs/etc/file-1"
-    there = path.stat()
-    path.write_bytes(b"longer" * 1000)
-    os.utime(path, ns=(there.st_atime_ns, there.st_mtime_ns))
-
-
-def rewrite(content: Path) -> None:
-    (content / "rootfs/etc/file-1").write_bytes(b"y" * 1000)
-
-
-def redirect(content: Path) -> None:
-    path = content / "rootfs/etc/absolute"
-    there = path.lstat()
-    path.unlink()
-    path.symlink_to("/etc/shadow")
-    os.utime(path, ns=(there.st_atime_ns, there.st_mtime_ns), follow_symlinks=False)
-
-
-@pytest.mark.parametrize("tamper", [add, remove, loosen, lengthen, rewrite, redirect])
-def test_a_deep_look_finds_what_was_changed_after_sealing(devices: Devices, tamper: object) -> None:
-    make_origin(devices)
-    assert callable(tamper)
-    tamper(devices.mount(ORIGIN))
+@pytest.mark.parametrize("tamper", TAMPERINGS)
+def test_a_deep_look_finds_what_was_changed_after_sealing(devices: Devices, tamper: str) -> None:
+    devices.create(ORIGIN)
+    fill_for_tampering(devices.mount(ORIGIN))
+    devices.seal(ORIGIN)
+    devices.verify(ORIGIN, deep=True)
+    TAMPERINGS[tamper](devices.mount(ORIGIN))
     devices.unmount(ORIGIN)
 
     devices.verify(ORIGIN)
@@ -138,6 +110,8 @@ def test_a_deep_look_finds_what_was_changed_after_sealing(devices: Devices, tamp
     with pytest.raises(DeviceLost, match="not as it was sealed"):
         devices.snapshot(ORIGIN, SNAPSHOT)
     assert devices.health(SNAPSHOT) is Health.ABSENT
+    devices.delete(ORIGIN)
+    assert devices.found() == []
 
 
 def test_a_snapshot_is_a_faithful_copy(devices: Devices) -> None:
@@ -192,6 +166,33 @@ def test_a_snapshot_does_not_take_the_place_of_another_origins(devices: Devices)
         devices.snapshot(other, SNAPSHOT)
 
 
+def test_a_snapshot_whose_record_cannot_be_read_keeps_what_was_written_to_it(devices: Devices, tmp_path: Path) -> None:
+    make_origin(devices)
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    (devices.mount(SNAPSHOT) / "precious").write_text("mine")
+    devices.unmount(SNAPSHOT)
+    (tmp_path / "devices" / SNAPSHOT.name / "identity.json").write_bytes(b"")
+    before = devices.health(SNAPSHOT)
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    devices.verify(SNAPSHOT)
+
+    assert before is Health.HALF_MADE
+    assert (devices.mount(SNAPSHOT) / "precious").read_text() == "mine"
+    assert [one.name for one in devices.found()] == [SNAPSHOT.name, ORIGIN.name]
+
+
+def test_a_snapshot_whose_record_cannot_be_read_can_be_deleted(devices: Devices, tmp_path: Path) -> None:
+    make_origin(devices)
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    (tmp_path / "devices" / SNAPSHOT.name / "identity.json").write_bytes(b"{")
+    devices.deactivate(SNAPSHOT)
+    devices.delete(SNAPSHOT)
+
+    assert devices.health(SNAPSHOT) is Health.ABSENT
+    assert [one.name for one in devices.found()] == [ORIGIN.name]
+    assert devices.disagreements() == []
+
+
 def test_deleting_is_complete_and_may_be_repeated(devices: Devices) -> None:
     make_origin(devices)
     devices.snapshot(ORIGIN, SNAPSHOT)
@@ -216,6 +217,21 @@ def test_what_is_mounted_is_not_deleted_or_deactivated(devices: Devices) -> None
     devices.deactivate(ORIGIN)
     devices.delete(ORIGIN)
     assert devices.health(ORIGIN) is Health.ABSENT
+
+
+def test_what_is_open_is_not_deleted_or_deactivated(devices: Devices) -> None:
+    make_origin(devices)
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    descriptor = os.open(devices.activate(SNAPSHOT), os.O_RDONLY)
+    for use in (devices.delete, devices.deactivate):
+        with pytest.raises(DeviceBusy, match=SNAPSHOT.name):
+            use(SNAPSHOT)
+    devices.verify(SNAPSHOT, deep=True)
+    os.close(descriptor)
+    devices.deactivate(SNAPSHOT)
+    devices.delete(SNAPSHOT)
+
+    assert devices.health(SNAPSHOT) is Health.ABSENT
 
 
 def test_a_live_writer_fences_the_device_and_a_dead_one_does_not(

@@ -241,19 +241,28 @@ def test_case_3_a_crash_during_the_extraction(command: Command, undisturbed: dic
     assert_as_if_nothing_had_happened(command, answer, undisturbed)
 
 
+def timed(command: Command) -> tuple[dict[str, Any], float]:
+    began = time.monotonic()
+    answer = command.run()
+    return answer, time.monotonic() - began
+
+
 def test_case_4_a_completed_pipeline_is_only_looked_at(
     command: Command, undisturbed: dict[str, object], tmp_path: Path
 ) -> None:
     first = command.run()
     # The server would turn it away: there is nothing left to be asked.
     command.environment["AWS_SECRET_ACCESS_KEY"] = "wrong"
-    began = time.monotonic()
-    second = command.run()
-    print(f"the second run took {time.monotonic() - began:.2f} s")
+    second, took = timed(command)
+    for _ in range(4):  # a busy machine may be slow once, but not always
+        took = min(took, timed(command)[1]) if took >= 1.0 else took
 
+    assert took < 1.0
     assert {stage["outcome"] for stage in first["stages"].values()} == {"completed"}
     assert {stage["outcome"] for stage in second["stages"].values()} == {"handoff"}
-    assert {k: v for k, v in first.items() if k != "stages"} == {k: v for k, v in second.items() if k != "stages"}
+    varying = {"stages", "asked_at"}
+    assert {k: v for k, v in first.items() if k not in varying} == {k: v for k, v in second.items() if k not in varying}
+    assert first["asked_at"] - 1000 < second["asked_at"] < time.time() * 1000, "when it was recorded, to the second"
     assert_as_if_nothing_had_happened(command, second, undisturbed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast import Engine, Flow, JobState
-from holdfast.testing import CrashExplorer, Scenario
+from holdfast.testing import CrashExplorer, Scenario, VirtualClock, run_until_idle
+from holdfast.testing.clock import NOON
 from holdfast_images.devices.directory import DirectoryDevices
-from holdfast_images.flows.messages import RemoveRequest, key_of
+from holdfast_images.flows.messages import DeactivateRequest, RemoveRequest, key_of
 from holdfast_images.flows.process import all_flows
-from holdfast_images.flows.workshop import Workshop
+from holdfast_images.flows.workshop import Workshop, uuids_of
 from tests.support.images.archives import member
 from tests.support.images.children import orphans
 from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
@@ -22,15 +25,42 @@ from tests.support.waiting import eventually
 HOSTILE = member(b"rootfs/usr/bin", b"", mode=0o4755)
 
 
+NEW = small_image(member(b"rootfs/etc/new", b"new"))
+
+
 class Images:
     """Builds the flows anew for each life, and takes from the life before what a dead process would not have."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
+        self.prepared: Path | None = None
+        """Where a state is that each life begins with a copy of."""
         self._shops: list[Workshop] = []
+
+    def prepare(self, directory: Path) -> None:
+        """An image without snapshots, whose object is replaced then."""
+        clock = VirtualClock(NOON - 3_600_000)  # the lives begin at noon
+        removal = DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True)
+        with Engine.open(directory / "state", flows=self.flows(directory), clock=clock) as engine:
+            for flow, request in (("process-image", request_for(self.source)), ("deactivate-snapshot", removal)):
+                job = engine.submit(flow, request)
+                run_until_idle(engine, clock)
+                assert engine.store.job(job).state is JobState.SUCCEEDED
+            # A life submits its jobs if it finds none.
+            engine.store.prune(before=NOON, limit=100, actor="test", dry_run=False)
+            assert engine.store.jobs() == []
+        self.close()
+        self.prepared = directory
+        self.source.write_bytes(NEW)
+
+    def submit_update(self, engine: Engine) -> None:
+        request = request_for(self.source, sha256=hashlib.sha256(NEW).hexdigest())
+        engine.submit("process-image", request, key=key_of(request))
 
     def flows(self, directory: Path) -> list[Flow[Any, Any]]:
         self.close()
+        if self.prepared is not None and not (directory / "state").exists():
+            shutil.copytree(self.prepared / "state", directory / "state")
         shop = workshop_at(directory)
         self._shops.append(shop)
         return all_flows(shop)
@@ -61,10 +91,14 @@ class Images:
             "locks": catalog.list_image_locks(),
             "reservations": [(row.device_id, row.snapshot_name) for row in catalog.list_reservations()],
             "refusals": [row.code for row in catalog.list_refusals()],
+            "updates": catalog.list_updates(),
+            "held": unpacked and image and _holds(self._shops[-1], unpacked.device_name, image.checksum or ""),
             "violations": catalog.violations(),
             "images": sorted(path.name for path in (state / "images").iterdir()) if image else None,
             "devices": sorted(path.name for path in (state / "devices").iterdir()),
-            "trees": {row.snapshot_name: tree_of(Path(row.device_path)) for row in snapshots},
+            "trees": {
+                row.snapshot_name: tree_of(self._shops[-1].devices.path_of(row.snapshot_name)) for row in snapshots
+            },
         }
 
     def close(self) -> None:
@@ -73,6 +107,12 @@ class Images:
             assert isinstance(shop.devices, DirectoryDevices)
             shop.devices.close()
         self._shops.clear()
+
+
+def _holds(shop: Workshop, name: str, checksum: str) -> bool:
+    """Does the device hold the content that the row says?"""
+    found = shop.devices.look(name)
+    return found is not None and found.uuid in uuids_of(IMAGE_ID, checksum)
 
 
 @pytest.fixture
@@ -94,6 +134,15 @@ def test_the_pipeline_survives_a_sample_of_crashes(images: Images, tmp_path: Pat
     assert not report.violations, str(report)
 
 
+def test_new_content_takes_the_place_of_the_old_wherever_it_crashes(images: Images, tmp_path: Path, seed: int) -> None:
+    images.prepare(tmp_path / "prepared")
+    scenario = Scenario(flows=images.flows, submit=images.submit_update, observe=images.observe)
+    report = CrashExplorer(scenario, tmp_path / "lives").explore(kill=True, singles=10, pairs=2, seed=seed)
+    print(report)
+
+    assert not report.violations, str(report)
+
+
 def test_a_refused_image_leaves_nothing_wherever_it_crashes(images: Images, tmp_path: Path, seed: int) -> None:
     images.source.write_bytes(small_image(HOSTILE))
     scenario = Scenario(flows=images.flows, submit=images.submit, observe=images.observe)
@@ -108,13 +157,15 @@ def test_a_refused_image_leaves_nothing_wherever_it_crashes(images: Images, tmp_
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["process", "refused", "removed"])
+@pytest.mark.parametrize("name", ["process", "refused", "removed", "updated"])
 def test_the_pipeline_survives_sigkill_at_every_point(images: Images, tmp_path: Path, seed: int, name: str) -> None:
     if name == "refused":
         images.source.write_bytes(small_image(HOSTILE))
-    submit = images.submit_removal if name == "removed" else images.submit
+    if name == "updated":
+        images.prepare(tmp_path / "prepared")
+    submit = {"removed": images.submit_removal, "updated": images.submit_update}.get(name, images.submit)
     scenario = Scenario(flows=images.flows, submit=submit, observe=images.observe)
-    report = CrashExplorer(scenario, tmp_path).explore(kill=True, pairs=20, seed=seed)
+    report = CrashExplorer(scenario, tmp_path / "lives").explore(kill=True, pairs=20, seed=seed)
     print(f"{name}: {report}")
 
     assert len(report.points) >= 40

@@ -37,6 +37,24 @@ def test_udev_makes_the_node_and_takes_it_away(devices: DeviceMapperDevices) -> 
     assert SNAPSHOT.name not in known_to_udev()
 
 
+def test_a_node_or_a_name_that_somebody_has_taken_away_comes_back(devices: DeviceMapperDevices) -> None:
+    make_origin(devices)
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    known_to_udev()
+    (NODES / SNAPSHOT.name).unlink()
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    devices.verify(SNAPSHOT, deep=True)
+    subprocess.run(["dmsetup", "rename", SNAPSHOT.name, "renamed"], check=True)
+    known_to_udev()
+    devices.snapshot(ORIGIN, SNAPSHOT)
+    devices.verify(SNAPSHOT, deep=True)
+    known = known_to_udev()
+
+    assert SNAPSHOT.name in known
+    assert not os.path.lexists(NODES / "renamed")
+    assert devices.disagreements() == []
+
+
 def test_udev_does_not_look_into_what_an_image_holds(devices: DeviceMapperDevices) -> None:
     """Snapshots share the UUID of their file system, which an image's maker might have chosen: no link may say it."""
     make_origin(devices)

@@ -194,6 +194,17 @@ def test_a_disk_that_is_full_for_either_of_them_is_told_as_such(source: Path, sm
     assert second_of(os.getpid()) == []
 
 
+@pytest.mark.parametrize("worth_two", [0, 1000], ids=["by two", "by one"])
+def test_a_disk_that_takes_a_part_of_a_file_is_full(source: Path, small_disk: Path, worth_two: int) -> None:
+    (source / "content").mkdir()
+    for number in range(70):
+        (source / "content" / str(number)).write_bytes(bytes([number]) * 1_000_003)
+    with pytest.raises(OSError, match="No space"):
+        copied(source, small_disk, worth_two=worth_two)
+
+    assert second_of(os.getpid()) == []
+
+
 COPY = """
 import fcntl, os, sys
 from holdfast_images.devices.copying import copy_tree

@@ -436,8 +436,10 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 def test_a_port_that_speaks_no_tls_is_told(web: LyingServer, tmp_path: Path) -> None:
     location = HttpObject(url=web.url.replace("http:", "https:") + PATH)
 
-    with pytest.raises(SourceUnavailable, match="SSL"):
+    with pytest.raises(SourceUntrusted, match="does not speak TLS"):
         fetch(location, tmp_path / "x", limit=1, settings=SETTINGS)
+
+    assert web.greetings == 1
 
 
 def test_nobody_listening_is_a_passing_trouble(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ import pytest
 
 from holdfast_images.archive.entry import Limits, Severity
 from holdfast_images.archive.manifests import host_architecture
+from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import (
     COMPRESSIONS,
     END,
+    OF_LAYERS,
     Compression,
     archive,
     compressed,
     directory,
+    header,
     member,
+    padded,
+    pax,
     symlink,
 )
 from tests.support.images.extracting import (
@@ -48,7 +54,7 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("outer", COMPRESSIONS)
-@pytest.mark.parametrize("inner", COMPRESSIONS)
+@pytest.mark.parametrize("inner", OF_LAYERS)
 def test_an_oci_layout_is_extracted(target: Path, outer: Compression, inner: Compression) -> None:
     content = compressed(oci(LOWER, UPPER, compression=inner), outer)
     report = inspected_by_child(content, target)
@@ -80,14 +86,25 @@ def test_findings_say_which_layer_they_are_in(target: Path) -> None:
     }
 
 
-def test_a_tar_with_a_manifest_of_its_own_is_still_a_root_file_system(target: Path) -> None:
-    content = archive(member(b"manifest.json", b"[]"), directory(b"rootfs"), member(b"rootfs/a"))
-    report = inspected_by_child(content, target)
-    extracted(content, target)
+@pytest.mark.parametrize("document", [b"manifest.json", b"index.json", b"oci-layout", b"./repositories"])
+def test_a_root_file_system_beside_a_document_of_an_image_is_refused(target: Path, document: bytes) -> None:
+    """Whatever the document names: other programs load that, and not the root file system."""
+    for content in (
+        archive(member(document, b"[]"), directory(b"rootfs"), member(b"rootfs/a")),
+        archive(directory(b"rootfs"), member(b"rootfs/a"), member(b"c.json"), member(document, b"[]")),
+    ):
+        report = inspected_by_child(content, target)
 
-    assert report.form == "tar"
-    assert (target / "manifest.json").exists()
-    assert (target / "rootfs/a").exists()
+        assert {finding.code for finding in report.findings if finding.severity == "error"} == {Reason.AMBIGUOUS_IMAGE}
+        with pytest.raises(ImageRefused, match="AMBIGUOUS_IMAGE"):
+            extracted(content, target)
+        shutil.rmtree(target)
+
+
+def test_such_a_document_inside_the_root_file_system_is_a_file_like_any_other(target: Path) -> None:
+    extracted(archive(directory(b"rootfs"), member(b"rootfs/manifest.json"), member(b"rootfs/index.json")), target)
+
+    assert (target / "rootfs/manifest.json").exists()
 
 
 def both_documents(*saved: bytes) -> bytes:
@@ -152,6 +169,11 @@ def two_images(parts: OciParts) -> None:
     one = parts.add(json.dumps(parts.manifest).encode())
     other = parts.add(json.dumps(parts.manifest | {"annotations": {"x": "y"}}).encode())
     parts.index = {"schemaVersion": 2, "manifests": [one, other]}
+
+
+def index_of_another_type(parts: OciParts) -> None:
+    found = parts.add(json.dumps(parts.manifest).encode())
+    parts.index = {"schemaVersion": 2, "mediaType": found["mediaType"], "manifests": [found]}
 
 
 def endless_index(parts: OciParts) -> None:
@@ -220,6 +242,10 @@ BAD_OCI: dict[str, tuple[str, Callable[[OciParts], None]]] = {
     ),
     "JSON without end": ("BAD_MANIFEST", lambda parts: setattr(parts, "layout", b"[" * 1_000_000)),
     "JSON too large": ("BAD_MANIFEST", lambda parts: setattr(parts, "layout", b'"' + b"x" * (5 << 20) + b'"')),
+    "a manifest that says to be an index": ("AMBIGUOUS_IMAGE", lambda parts: parts.manifest.update(mediaType=INDEX)),
+    "an index that says to be a manifest": ("AMBIGUOUS_IMAGE", index_of_another_type),
+    "a history that is none": ("BAD_MANIFEST", with_config(history=[{"created_by": 5}])),
+    "a time without a zone": ("BAD_MANIFEST", with_config(created="2023-11-14T22:13:20")),
     "no layers": ("BAD_MANIFEST", lambda parts: parts.manifest.update(layers=[])),
 }
 
@@ -257,7 +283,7 @@ def test_a_layer_that_the_configuration_names_by_sha512_is_verified_too(target: 
     assert inspected_by_child(saved_with_sha512(LOWER, LOWER), target).acceptable
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", OF_LAYERS)
 def test_a_layer_may_be_named_by_two_algorithms(target: Path, compression: Compression) -> None:
     parts = OciParts(LOWER, compression=compression)
     parts.config = configuration([LOWER], rootfs={"type": "layers", "diff_ids": [sha512(LOWER)]})
@@ -290,6 +316,38 @@ def test_too_many_layers_are_refused(target: Path) -> None:
     layers = [archive(member(b"%d" % number)) for number in range(5)]
 
     assert refused(oci(*layers), target, limits=Limits(layers=4)) == "TOO_MANY_LAYERS"
+
+
+@pytest.mark.parametrize("other", [symlink(b"blobs", b"0" * 64), member(b"blobs/sha256", b"x")], ids=["link", "file"])
+def test_members_below_a_link_or_a_file_are_refused(target: Path, other: bytes) -> None:
+    assert refused(other + oci(LOWER), target) == "BAD_MEMBER"
+
+
+def test_a_member_with_two_sizes_is_refused(target: Path) -> None:
+    content = pax({b"size": b"5"}) + header(b"repositories", size=0) + padded(b"hello")
+
+    assert refused(content + oci(LOWER), target) == "SIZE_OVERRIDDEN"
+
+
+def test_names_of_members_are_limited_together(target: Path) -> None:
+    others = b"".join(member(b"blobs/%d" % number + b"x" * 80) for number in range(20))
+
+    assert refused(others + oci(LOWER), target, limits=Limits(names_bytes=1500)) == "NAMES_TOO_LONG"
+
+
+def test_a_saved_layer_is_compressed_as_layers_are(target: Path) -> None:
+    def saved(compression: Compression) -> bytes:
+        name = f"{0:064x}/layer.tar"
+        config = configuration([LOWER])
+        image = [{"Config": f"{digest(config)[7:]}.json", "Layers": [name]}]
+        return archive(
+            member(name.encode(), compressed(LOWER, compression)),
+            member(f"{digest(config)[7:]}.json".encode(), config),
+            member(b"manifest.json", json.dumps(image).encode()),
+        )
+
+    assert [inspected_by_child(saved(each), target).acceptable for each in OF_LAYERS] == [True, True, True]
+    assert refused(saved("xz"), target) == "UNSUPPORTED_MEDIA_TYPE"
 
 
 BAD_DOCKER: dict[str, tuple[str, dict[str, Any]]] = {
@@ -420,3 +478,61 @@ def test_the_only_image_is_taken_with_a_warning_if_it_is_for_another_machine(tar
     assert report.acceptable
     assert [each.code for each in report.findings] == ["NO_PLATFORM"]
     assert [each.code for each in told.warnings] == ["NO_PLATFORM"]
+
+
+def renamed(document: dict[str, Any], key: str, other: str, *, keep: bool) -> None:
+    document[other] = document[key]
+    if not keep:
+        del document[key]
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["beside", "instead"])
+@pytest.mark.parametrize(
+    "place, key, other",
+    [
+        ("manifest", "layers", "Layers"),
+        ("manifest", "layers", "LAYERS"),
+        ("manifest", "config", "conFig"),
+        ("manifest", "schemaVersion", "schemaverſion"),
+        ("descriptor", "mediaType", "MediaType"),
+        ("descriptor", "digest", "Digest"),
+        ("config", "rootfs", "Rootfs"),
+        ("config", "architecture", "Architecture"),
+        ("diff", "diff_ids", "Diff_IDs"),
+    ],
+)
+def test_a_key_that_others_read_in_spite_of_its_case_is_refused(
+    target: Path, place: str, key: str, other: str, keep: bool
+) -> None:
+    """Go, in which most such programs are written, takes the last key that fits, whatever its case."""
+    parts = OciParts(LOWER, UPPER)
+    config = json.loads(parts.config)
+    where = {
+        "manifest": parts.manifest,
+        "descriptor": parts.manifest["layers"][0],
+        "config": config,
+        "diff": config["rootfs"],
+    }[place]
+    renamed(where, key, other, keep=keep)
+    parts.config = json.dumps(config).encode()
+    parts.blobs[digest(parts.config)] = parts.config
+    if "config" in parts.manifest:
+        parts.manifest["config"] = descriptor_of(parts.config, "application/vnd.oci.image.config.v1+json")
+
+    assert refused(parts.build(), target) == "BAD_MANIFEST"
+
+
+def test_a_label_may_be_spelt_in_any_way(target: Path) -> None:
+    parts = OciParts(LOWER, UPPER)
+    parts.config = configuration([LOWER, UPPER], config={"Labels": {"a": "1", "A": "2", "Layers": "x"}})
+    parts.blobs[digest(parts.config)] = parts.config
+    parts.manifest["config"] = descriptor_of(parts.config, "application/vnd.oci.image.config.v1+json")
+
+    assert inspected_by_child(parts.build(), target).acceptable
+
+
+def test_a_document_that_is_manifest_and_index_is_refused(target: Path) -> None:
+    parts = OciParts(LOWER)
+    parts.manifest["manifests"] = []
+
+    assert refused(parts.build(), target) == "AMBIGUOUS_IMAGE"

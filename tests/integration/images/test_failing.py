@@ -15,7 +15,6 @@ from holdfast_images.app import Images
 from holdfast_images.archive.entry import Policy
 from holdfast_images.cli.failing import error_of
 from holdfast_images.errors import ImageRefused, NoSpace, ObjectNotFound, Permanent, SourceUnavailable
-from holdfast_images.flows.steering import reason_of
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 
@@ -30,7 +29,7 @@ def ended_by(images: Images, error: Exception) -> Exception:
     """What is said of a job that ended by this error."""
 
     def fail(run: Run[None, None]) -> None:
-        raise Abort(reason_of(error)) if isinstance(error, Permanent) else error
+        raise Abort(error) if isinstance(error, Permanent) else error
 
     flow: Flow[Any, Any] = Flow("fails", request=type(None), response=type(None)).start("try", fail)
     images.engine.register(flow)
@@ -69,7 +68,7 @@ def test_a_refusal_that_the_catalog_does_not_know_comes_back_too(images: Images)
     error = ended_by(images, ImageRefused("LAYOUT_NO_ROOTFS", "nothing there", entry="rootfs"))
 
     assert isinstance(error, ImageRefused)
-    assert error.facts == {"code": "LAYOUT_NO_ROOTFS", "entry": "rootfs", "offset": None}
+    assert error.facts == {"code": "LAYOUT_NO_ROOTFS", "entry": "rootfs", "offset": None, "detail": "nothing there"}
 
 
 def test_what_did_not_pass_after_all_tries_keeps_its_class(images: Images) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Engine, JobState
+from holdfast import Engine, JobState, crash_points
 from holdfast.core.records import JobResult
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.catalog.catalog import Catalog
@@ -38,6 +38,11 @@ def outcomes(results: dict[str, JobResult]) -> list[str | None]:
 def reason(result: JobResult) -> str:
     assert result.state is JobState.FAILED, result
     return result.reason or ""
+
+
+def hint(result: JobResult) -> str:
+    assert result.error is not None, result
+    return result.error.hint or ""
 
 
 def device_path(shop: Workshop) -> Path:
@@ -97,6 +102,47 @@ def test_another_snapshot_of_the_same_image_is_only_activated(process: Process, 
 
 
 # --- healed -------------------------------------------------------------------------------------------------
+
+
+def test_who_undoes_the_work_each_time_is_told_of_and_not_fought_for_ever(process: Process, shop: Workshop) -> None:
+    undone = []
+
+    def undo(point: str) -> None:
+        if point == "effect.snapshot.after":
+            shutil.rmtree(shop.devices.path_of(f"snap-{IMAGE_ID}").parent)
+            undone.append(point)
+
+    crash_points.set_hook(undo)
+    try:
+        results = process()
+    finally:
+        crash_points.set_hook(None)
+    healed = process()
+
+    assert reason(results["activate"]).startswith("DeviceLost: ")
+    assert 1 < len(undone) < 10
+    assert outcomes(healed) == ["handoff", "handoff", "completed"]
+    assert_consistent(shop)
+
+
+def test_an_origin_that_was_changed_gives_no_snapshot_and_is_unpacked_again(process: Process, shop: Workshop) -> None:
+    process()
+    first = tree_of(snapshot_path(shop))
+    file = device_path(shop) / "rootfs/etc/hostname"
+    there = file.stat()
+    file.write_bytes(b"smalL\n")
+    os.utime(file, ns=(there.st_atime_ns, there.st_mtime_ns))
+    refused = process(snapshot="vm-2")
+    row = shop.catalog.check_snapshot_exists(IMAGE_ID, "vm-2")
+    reserved = {each.snapshot_name for each in shop.catalog.list_reservations()}
+    healed = process(snapshot="vm-2")
+
+    assert "not as it was sealed" in reason(refused["activate"])
+    assert "process the image again" in hint(refused["activate"])
+    assert (row, "vm-2" in reserved) == (None, False), "nothing is left of it"
+    assert outcomes(healed) == ["handoff", "completed", "completed"]
+    assert tree_of(snapshot_path(shop, "vm-2")) == first
+    assert_consistent(shop)
 
 
 def test_a_device_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: Workshop) -> None:
@@ -477,8 +523,8 @@ def test_other_content_under_the_same_name_is_refused_while_snapshots_of_the_fir
     engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True)))
     taken = process()
 
-    assert reason(refused["unpack"]).startswith("CatalogConflict: ")
-    assert outcomes(taken) == ["handoff", "completed", "completed"]
+    assert reason(refused["download"]).startswith("CatalogConflict: ")
+    assert outcomes(taken) == ["completed"] * 3
     assert (snapshot_path(shop) / "rootfs/etc/new").read_bytes() == b"new"
     assert_consistent(shop)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ import zstandard
 from holdfast_images.archive.compression import open_stream
 from holdfast_images.archive.entry import Entry, Limits, Policy, Report
 from holdfast_images.archive.inspecting import inspect_tar, refusal
+from holdfast_images.archive.merged import MergedLayers
 from holdfast_images.archive.reading import TarReader
 from holdfast_images.errors import ImageRefused
 
@@ -23,9 +25,12 @@ V7 = bytes(8)
 END = bytes(2 * BLOCK)
 
 Form = Literal["ustar", "pax", "gnu"]
-Compression = Literal["none", "gzip", "zstd"]
+Compression = Literal["none", "gzip", "xz", "zstd"]
 FORMS: tuple[Form, ...] = ("ustar", "pax", "gnu")
-COMPRESSIONS: tuple[Compression, ...] = ("none", "gzip", "zstd")
+COMPRESSIONS: tuple[Compression, ...] = ("none", "gzip", "xz", "zstd")
+COMPRESSED: tuple[Compression, ...] = COMPRESSIONS[1:]
+OF_LAYERS: tuple[Compression, ...] = ("none", "gzip", "zstd")
+"""Those that have a media type."""
 
 
 def octal(value: int, width: int) -> bytes:
@@ -158,6 +163,8 @@ def archive(*members: bytes, end: bytes = END) -> bytes:
 def compressed(content: bytes, compression: Compression) -> bytes:
     if compression == "gzip":
         return gzip.compress(content, 1, mtime=0)
+    if compression == "xz":
+        return lzma.compress(content, preset=0)
     if compression == "zstd":
         return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(content)
     return content
@@ -200,7 +207,8 @@ def inspected(
                 findings=(refusal(refused),),
             )
         with closing(stream):
-            return inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid, layer=layer)
+            merged = MergedLayers(policy, limits) if layer else None
+            return inspect_tar(stream, policy=policy, limits=limits, keep_setuid=keep_setuid, merged=merged)
 
 
 def entries_of(content: bytes, limits: Limits | None = None) -> list[tuple[Entry, bytes]]:

@@ -11,12 +11,16 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from holdfast_images.source.locations import HttpObject
 
 PATH = "/images/debian.tar"
+_PART = 16 << 10
 
 
 class Exchange(BaseHTTPRequestHandler):
@@ -81,8 +85,12 @@ class Exchange(BaseHTTPRequestHandler):
             if value is not None:
                 self.send_header(name, value)
         self.end_headers()
+        body = body if cut is None else body[:cut]
         try:
-            self.wfile.write(body if cut is None else body[:cut])
+            # In small parts, so that what a client that goes away has not got is not counted.
+            for start in range(0, len(body), _PART):
+                self.wfile.write(body[start : start + _PART])
+                self.server.count(len(body[start : start + _PART]))
             self.wfile.flush()
         except (ConnectionError, ssl.SSLError):
             cut = 0
@@ -108,6 +116,11 @@ class LyingServer(ThreadingHTTPServer):
         self.content = b""
         self.lie: Callable[[Exchange], None] | None = None
         self.asked: list[tuple[str, dict[str, str]]] = []
+        self.sent = 0
+        """Bytes of bodies, all connections together."""
+        self.greetings = 0
+        """How many connections there were, whatever was said on them."""
+        self._counting = threading.Lock()
         self.ending = threading.Event()
         self._scheme = "http"
         if certificate is not None:
@@ -124,6 +137,14 @@ class LyingServer(ThreadingHTTPServer):
     @content.setter
     def content(self, content: bytes) -> None:
         self._content, self.etag = content, f'"{hashlib.md5(content).hexdigest()}"'
+
+    def count(self, sent: int) -> None:
+        with self._counting:
+            self.sent += sent
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.greetings += 1
+        super().process_request(request, client_address)
 
     @property
     def url(self) -> str:
@@ -214,31 +235,26 @@ class CuttingProxy:
                 pass
 
 
-def certificate_in(directory: Path) -> Path:
-    """A certificate for this host that nobody trusts by himself, with its key, in one file."""
+def certificate_in(
+    directory: Path, *, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2, bits: int = 2048
+) -> Path:
+    """A certificate for these names that nobody trusts by himself, and its key, in one file; a past one if negative."""
     path = directory / "certificate.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=test",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1,DNS:localhost",
-            "-keyout",
-            str(path),
-            "-out",
-            f"{path}.public",
-        ],
-        check=True,
-        capture_output=True,
+    request, public = directory / "request.pem", directory / "public.pem"
+    run = partial(subprocess.run, check=True, capture_output=True)
+    key = ["-newkey", f"rsa:{bits}", "-nodes", "-keyout", str(path), "-subj", "/CN=test"]
+    run(["openssl", "req", *key, "-new", "-addext", f"subjectAltName={names}", "-out", str(request)])
+    began = datetime.now(tz=UTC) - timedelta(days=max(0, 2 - days))
+    database = directory / "issued"
+    database.write_text("")
+    (directory / "serial").write_text("01")
+    (directory / "ca.cnf").write_text(
+        f"[ca]\ndefault_ca=d\n[d]\ndatabase={database}\nserial={directory}/serial\nnew_certs_dir={directory}\n"
+        "default_md=sha256\npolicy=p\ncopy_extensions=copy\nunique_subject=no\n[p]\ncommonName=supplied\n"
     )
+    times = ["-startdate", f"{began:%Y%m%d%H%M%SZ}", "-enddate", f"{began + timedelta(days=abs(days)):%Y%m%d%H%M%SZ}"]
+    signing = ["-selfsign", "-keyfile", str(path), "-in", str(request), "-out", str(public), "-batch", "-notext"]
+    run(["openssl", "ca", "-config", str(directory / "ca.cnf"), *signing, *times])
     with path.open("ab") as file:
-        file.write(Path(f"{path}.public").read_bytes())
+        file.write(public.read_bytes())
     return path

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.current_step import current_step
 from holdfast.core.ending import EndCode
 from holdfast.core.explain import ExplainFacts, Explanation, ReasonCode, explain, iso_utc
 from holdfast.core.records import Ending, ExecutionRecord, JobRecord, QueueRecord
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
-from tests.support.facts import JOB_ID, LEASE_MS, START, Life, a_job, an_execution, lives, replace
+from tests.support.facts import JOB_ID, LEASE_MS, START, Life, a_job, a_row, an_execution, lives, replace
 
 OTHER = "01HYYYYYYYYYYYYYYYYYYYYYYY"
 LATER = START + 90_000  # 2023-11-14T22:14:50Z
@@ -75,6 +76,30 @@ def test_a_running_job_says_who_works_on_it_and_until_when_the_lease_holds() -> 
     assert "pid 4711 on host-a" in answer.sentence
     assert iso_utc(START + LEASE_MS) in answer.sentence
     assert answer.details["lease_expires_at"] == START + LEASE_MS
+
+
+def test_a_worker_whose_process_has_ended_outweighs_its_lease() -> None:
+    answer = explained(a_job(JobState.RUNNING), an_execution(ExecutionStatus.IN_PROGRESS), owner_is_gone=True)
+
+    assert answer.code is R.WORKER_GONE
+    assert "pid 4711 on host-a, is gone" in answer.sentence
+
+
+def test_a_running_job_says_which_step_it_is_in_and_how_far() -> None:
+    current = current_step(a_row(progress='{"step":"two","done":1,"total":4,"note":"slowly"}', tries=2, position=1))
+    running = an_execution(ExecutionStatus.IN_PROGRESS)
+    answer = explained(a_job(JobState.RUNNING), running, current=current, tries_allowed=5)
+
+    assert f"is in step two (2 of 3) since {iso_utc(START + 5)}, try 3 of 5, 25 % (1 of 4), slowly" in answer.sentence
+    assert answer.details["progress"] == {"step": "two", "done": 1, "total": 4, "note": "slowly"}
+
+
+def test_a_failed_job_says_where_its_traceback_is() -> None:
+    traced = explained(a_job(JobState.FAILED), ended(EndCode.ABORT, "no", traceback="Traceback ..."))
+    untraced = explained(a_job(JobState.FAILED), ended(EndCode.ABORT, "no"))
+
+    assert f"where it failed: holdfast job show {JOB_ID}" in traced.sentence
+    assert "job show" not in untraced.sentence
 
 
 def test_a_committed_job_is_being_finalized_even_after_its_lease() -> None:
@@ -181,7 +206,7 @@ def test_a_job_that_failed_and_will_be_tried_again_backs_off() -> None:
     answer = explained(job, ended(EndCode.ERROR, "OSError: no space", attempt=4))
 
     assert answer.code is R.BACKING_OFF
-    assert "after attempt 4 (2 of 3 failures): OSError: no space" in answer.sentence
+    assert "(2 of 3 failures so far): OSError: no space" in answer.sentence
 
 
 def test_a_job_that_gave_its_slot_back_while_a_step_backs_off_says_which_try() -> None:
@@ -252,7 +277,9 @@ CODES_OF_STATE = {
         R.WAITING_FOR_JOB, R.WAITING_FOR_CHILD, R.SCHEDULED, R.BACKING_OFF, R.QUEUE_PAUSED, R.NO_WORKER, R.QUEUE_FULL,
         R.CANCELLING, R.READY,
     },
-    JobState.RUNNING: {R.RUNNING, R.FINALIZING, R.LEASE_EXPIRED, R.CANCELLING, R.BACKING_OFF, R.INCONSISTENT},
+    JobState.RUNNING: {
+        R.RUNNING, R.FINALIZING, R.WORKER_GONE, R.LEASE_EXPIRED, R.CANCELLING, R.BACKING_OFF, R.INCONSISTENT,
+    },
     JobState.SUCCEEDED: {R.SUCCEEDED},
     JobState.FAILED: {R.FAILED, R.CANCELLED, R.PREDECESSOR_FAILED},
     JobState.QUARANTINED: {R.QUARANTINED, R.DEFINITION_CHANGED},

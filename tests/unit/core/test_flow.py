@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -10,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.flow import Flow
-from holdfast.core.retry import exponential, minutes
+from holdfast.core.retry import exponential, fixed, minutes
 from holdfast.errors import DefinitionError
 
 
@@ -22,6 +25,17 @@ class Response(msgspec.Struct):
     size: int = 0
 
 
+class Bare: ...
+
+
+class HoldsBare(msgspec.Struct):
+    bare: Bare | None = None
+
+
+class Early(msgspec.Struct):
+    late: Late | None = None  # type: ignore[name-defined]  # noqa: F821 - what the test is about
+
+
 class Demanding(msgspec.Struct):
     size: int
 
@@ -30,6 +44,9 @@ def step(run: Any) -> None: ...
 
 
 async def slow_step(run: Any) -> None: ...
+
+
+def step_with_a_default(run: Any, tried: int = 0) -> None: ...
 
 
 def commit(run: Any, tx: Any) -> None: ...
@@ -103,12 +120,41 @@ def test_a_commit_step_cannot_be_async() -> None:
     assert "async" in str(refused.value)
 
 
-@pytest.mark.parametrize("timeout", [0, -1])
-def test_a_timeout_is_positive(timeout: float) -> None:
+@pytest.mark.parametrize("timeout", [0, -1, "5", True, math.nan, math.inf, timedelta(0), timedelta(seconds=-1), 1e-9])
+def test_a_timeout_is_a_positive_duration(timeout: Any) -> None:
     with pytest.raises(DefinitionError) as refused:
         a_flow().start("one", step, timeout=timeout)
 
-    assert "timeout" in str(refused.value)
+    assert str(refused.value).startswith("flow demo: step 'one': timeout ")
+
+
+def test_durations_of_a_definition_may_be_timedeltas() -> None:
+    flow = a_flow(cleanup=step, cleanup_timeout=timedelta(minutes=1), stall_after=timedelta(hours=1))
+    flow.start("one", step, timeout=timedelta(seconds=90))
+
+    assert (flow.cleanup_timeout, flow.stall_after, flow.steps[0].timeout) == (60.0, 3600.0, 90.0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: None, lambda run, tx: None, 7, "name", None, lambda run: (yield), iter(())],
+)
+def test_a_step_that_could_not_be_called_is_refused(function: Any) -> None:
+    with pytest.raises(DefinitionError):
+        a_flow().start("one", function)
+
+
+def test_a_commit_step_takes_the_transaction_too() -> None:
+    with pytest.raises(DefinitionError, match=r"cannot be called with \(run, tx\)"):
+        a_flow().commit("one", step)  # type: ignore[arg-type]
+
+
+def test_functions_of_every_kind_are_steps() -> None:
+    flow = a_flow().start("one", functools.partial(commit, tx=None))
+    flow.to("two", lambda *arguments: None).to("three", step_with_a_default).to("four", Callable())
+    flow.commit("five", functools.partial(commit))
+
+    assert len(flow.steps) == 5
 
 
 def test_a_step_is_a_function() -> None:
@@ -118,12 +164,67 @@ def test_a_step_is_a_function() -> None:
     assert "not a function" in str(refused.value)
 
 
-@pytest.mark.parametrize("settings", [{"crash_limit": 0}, {"stall_after": 0}, {"stall_after": -1.0}])
-def test_limits_are_positive(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"crash_limit": wrong} for wrong in (0, -1, 2.5, True, "5", None, 10**30)),
+        *({"stall_after": wrong} for wrong in (0, -1.0, math.nan, math.inf, "600", True)),
+        *({"cleanup_timeout": wrong} for wrong in (0, -1, math.nan, "1")),
+        *({"job_retry": wrong} for wrong in (2.5, True, "3", None, [1, 2])),
+        {"job_retry": fixed(1, limits={OSError: 1})},
+        *({"cleanup_retry": wrong} for wrong in (2.5, "3", None)),
+        *({"unique": wrong} for wrong in ("always", "", 0, -1, True, None, math.nan, timedelta(0))),
+        *({"version": wrong} for wrong in (2, None, b"1")),
+        *({"cleanup": wrong} for wrong in ("remove", lambda: None)),
+        *({"initial": wrong} for wrong in (Response(), lambda: None)),
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_setting_that_cannot_be_is_refused_when_the_flow_is_made(settings: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError) as refused:
         a_flow(**settings)
 
-    assert "crash_limit" in str(refused.value)
+    [name] = settings
+    assert str(refused.value).startswith("flow demo: ")
+    assert name in str(refused.value)
+
+
+def test_a_policy_may_be_a_whole_number() -> None:
+    flow = a_flow(job_retry=2, cleanup=step, cleanup_retry=1).start("one", step, retry=3)
+
+    assert flow.job_retry == exponential(2)
+    assert flow.cleanup_retry == exponential(1)
+    assert flow.steps[0].retry == exponential(3)
+
+
+@pytest.mark.parametrize(
+    "unique, lasts_ms",
+    [("unfinished", 0), ("forever", None), (60, 60_000), (0.5, 500), (timedelta(hours=1), 3_600_000)],
+)
+def test_a_key_lasts_as_long_as_the_flow_says(unique: Any, lasts_ms: int | None) -> None:
+    assert a_flow(unique=unique).key_lasts_ms == lasts_ms
+
+
+@pytest.mark.parametrize("what", ["request", "response"])
+@pytest.mark.parametrize("kind", ["x", object, Bare, list[Bare], dict[tuple[int, int], int], complex, 5, HoldsBare])
+def test_a_type_that_json_cannot_hold_is_refused_when_the_flow_is_made(what: str, kind: Any) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        a_flow(**{what: kind}, initial=lambda request: None)
+
+    assert str(refused.value).startswith(f"flow demo: {what} ")
+    assert refused.value.hint is not None
+
+
+def test_a_type_that_names_one_defined_later_is_judged_when_the_flow_is_registered() -> None:
+    flow = Flow("early", request=Early, response=Response).start("one", step)
+    with pytest.raises(DefinitionError, match="Late"):
+        flow.check_complete()
+
+    globals()["Late"] = Response
+    try:
+        flow.check_complete()
+    finally:
+        del globals()["Late"]
 
 
 @pytest.mark.parametrize("name", ["", "two words", "-x"])
@@ -166,8 +267,11 @@ def test_a_response_that_cannot_be_made_needs_an_initial_one() -> None:
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, unique=True), st.sampled_from(["1", "2"]))
 def test_a_fingerprint_depends_on_name_version_and_steps_alone(names: list[str], version: str) -> None:
     def build(name: str, *, retries: int) -> Flow[Request, Response]:
-        flow = Flow(name, request=Request, response=Response, version=version)
-        flow.start(names[0], step, retry=exponential(retries))
+        flow = Flow(
+            name, request=Request, response=Response, version=version, job_retry=retries, crash_limit=retries,
+            stall_after=100 * retries, unique=retries, queue=f"q{retries}",
+        )  # fmt: skip
+        flow.start(names[0], step, retry=exponential(retries, limits={OSError: retries}), timeout=retries)
         for other in names[1:]:
             flow.to(other, step)
         return flow

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.invariants import JobFacts, check_attempts
+from holdfast.core.facts import JobFacts
+from holdfast.core.invariants import check_attempts
 from holdfast.core.states import ExecutionStatus
 from tests.support.facts import Life, a_job, an_execution, codes, lives, replace
 

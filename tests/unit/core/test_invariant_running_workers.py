@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from holdfast.core.invariants import JobFacts, Severity, check_job, check_running_has_lease, check_single_lease
+from holdfast.core.facts import JobFacts, Severity
+from holdfast.core.invariants import check_job, check_running_has_lease, check_single_lease
 from holdfast.core.states import ExecutionStatus, JobState
 from tests.support.facts import LEASE_MS, START, Life, a_job, an_execution, codes, lives
 

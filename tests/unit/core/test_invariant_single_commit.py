@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.invariants import JobFacts, check_single_commit
+from holdfast.core.facts import JobFacts
+from holdfast.core.invariants import check_single_commit
 from holdfast.core.states import COMMITTED_STATUSES, ExecutionStatus
 from tests.support.facts import Life, a_job, an_execution, lives
 

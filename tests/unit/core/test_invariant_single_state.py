@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.invariants import JobFacts, Severity, check_job, check_projection
+from holdfast.core.facts import JobFacts, Severity
+from holdfast.core.invariants import check_job, check_projection
 from holdfast.core.states import ExecutionStatus, JobState
 from tests.support.facts import Life, a_job, an_execution, codes, lives, replace
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 
 from holdfast.core import invariants
-from holdfast.core.invariants import CHECKS, JobFacts, check_job
+from holdfast.core.facts import JobFacts
+from holdfast.core.invariants import CHECKS, check_job
 from holdfast.core.states import ExecutionStatus, JobState
 from tests.support.facts import START, Life, a_job, an_execution, codes, lives
 

@@ -16,11 +16,28 @@ from holdfast.core.outcomes import (
     TryFailed,
     Unrecoverable,
     WaitFor,
+    outcome_of_cleanup,
     outcome_of_error,
     outcome_of_return,
 )
 
-STEERING = [Handoff("r"), Abort("no"), Unrecoverable("never"), Rewind("fetch"), WaitFor("01H")]
+STEERING = [Handoff("r"), Abort("no"), Unrecoverable("never"), Rewind("fetch"), WaitFor("01HZZZZZZZZZZZZZZZZZZZZZZZ")]
+
+
+def test_every_member_of_the_set_is_recognised() -> None:
+    """None is forgotten in a list of its own."""
+    members: list[StepOutcome] = [*STEERING, Done("x"), TryFailed(ValueError("x"))]
+
+    assert {type(member) for member in members} == set(get_args(Outcome))
+    for member in members:
+        assert outcome_of_error(member) is member
+        assert outcome_of_return(member, "so far") is member
+
+
+def test_a_cleanup_has_succeeded_only_if_it_returned_nothing() -> None:
+    assert isinstance(outcome_of_cleanup(Done(None)), Done)
+    for outcome in (*STEERING, Done(0), Done("text"), TryFailed(OSError("busy"))):
+        assert isinstance(outcome_of_cleanup(outcome), TryFailed)  # type: ignore[arg-type] # one of the set
 
 
 @pytest.mark.parametrize("outcome", STEERING, ids=lambda outcome: type(outcome).__name__)

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.core.flow import Flow
+from holdfast.core.names import ulid_from
 from holdfast.core.outcomes import Abort, WaitFor
 from holdfast.core.pipeline import Pipeline, PipelineResponse
 from holdfast.core.records import JobResult
@@ -23,6 +24,11 @@ class Size(msgspec.Struct):
     size: int = 0
 
 
+def id_of(name: str) -> str:
+    """The id of the child of a stage."""
+    return ulid_from(0, int.from_bytes(name.encode()))
+
+
 class PretendRun:
     """As much of a run as a stage uses: children have the results they were given here."""
 
@@ -34,7 +40,7 @@ class PretendRun:
 
     def submit_child(self, name: str, flow: Any, request: Any, *, key: str | None = None) -> str:
         self.submitted.append((name, request, key))
-        return f"job-of-{name}"
+        return id_of(name)
 
     def child_result(self, job_id: str) -> JobResult:
         return self._results[job_id]
@@ -52,7 +58,7 @@ def a_pipeline() -> Pipeline[Request]:
 
 
 def result(name: str, state: JobState, **fields: Any) -> dict[str, JobResult]:
-    return {f"job-of-{name}": JobResult(job_id=f"job-of-{name}", state=state, **fields)}
+    return {id_of(name): JobResult(job_id=id_of(name), state=state, **fields)}
 
 
 def perform(stage: str, run: PretendRun) -> PipelineResponse:
@@ -78,7 +84,7 @@ def test_a_stage_lets_go_until_its_child_has_ended(state: JobState) -> None:
     with pytest.raises(WaitFor) as outcome:
         perform("fetch", PretendRun(result("fetch", state)))
 
-    assert outcome.value.job_id == "job-of-fetch"
+    assert outcome.value.job_id == id_of("fetch")
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.QUARANTINED])
@@ -86,7 +92,7 @@ def test_a_child_without_success_aborts_the_pipeline_with_its_reason(state: JobS
     with pytest.raises(Abort) as outcome:
         perform("fetch", PretendRun(result("fetch", state, reason="no such bucket")))
 
-    assert outcome.value.reason == f"stage fetch (job job-of-fetch) is {state}: no such bucket"
+    assert outcome.value.reason == f"stage fetch (job {id_of('fetch')}) is {state}: no such bucket"
 
 
 def test_a_stage_that_succeeded_is_part_of_the_response() -> None:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.retry import RetryPolicy, exponential, fixed, hours, minutes, never, seconds
+from holdfast.core.retry import (
+    RetryPolicy,
+    delays,
+    exponential,
+    fixed,
+    hours,
+    minutes,
+    never,
+    policy_of,
+    seconds,
+    wait_before,
+)
 from holdfast.errors import DefinitionError
 
 chances = st.floats(0, 1, exclude_max=True)
@@ -95,13 +109,100 @@ def test_a_huge_number_of_tries_does_not_overflow() -> None:
         {"factor": 1001},
         {"delay": float("nan")},
         {"cap": float("nan")},
+        {"cap": float("inf")},
+        {"delay": "1"},
+        {"delay": True},
+        {"delay": None},
+        {"retries": 2.5},
+        {"retries": True},
+        {"retries": "3"},
+        {"retries": 10**30},
+        {"factor": "2"},
+        {"factor": True},
+        {"factor": float("nan")},
+        {"jitter": 0.5},
+        {"waits": (1, -1)},
+        {"waits": (1, "2")},
+        {"limits": {OSError: -1}},
+        {"limits": {OSError: 1.5}},
+        {"limits": {"OSError": 1}},
+        {"limits": {int: 1}},
     ],
 )
-def test_a_policy_out_of_range_is_refused(wrong: dict[str, float]) -> None:
+def test_a_policy_out_of_range_is_refused_with_what_is_wrong(wrong: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError) as refused:
-        RetryPolicy(**{"retries": 1, "delay": 1.0} | wrong)  # type: ignore[arg-type]
+        RetryPolicy(**{"retries": 1, "delay": 1.0} | wrong)
 
-    assert refused.value.hint is not None
+    [name] = wrong
+    assert str(refused.value).startswith("delay" if name == "waits" else name)
+
+
+def test_durations_may_be_timedeltas() -> None:
+    policy = exponential(5, delay=timedelta(milliseconds=500), cap=timedelta(minutes=1))
+
+    assert (policy.delay, policy.cap) == (0.5, 60.0)
+    assert fixed(1, delay=timedelta(hours=2)).delay_before(2, chance=0.0) == 7200
+
+
+def test_delays_are_waited_for_one_by_one() -> None:
+    policy = delays(1, 10, minutes(5))
+
+    assert policy.retries == 3
+    assert [policy.delay_before(n, chance=0.0) for n in (2, 3, 4)] == [1, 10, 300]
+    assert not policy.is_used_up(3)
+    assert policy.is_used_up(4)
+
+
+def test_delays_without_any_are_refused() -> None:
+    with pytest.raises(DefinitionError):
+        delays()
+
+
+def test_a_whole_number_stands_for_an_exponential_policy() -> None:
+    assert policy_of(3, "retry") == exponential(3)
+    assert policy_of(0, "retry").is_used_up(1)
+
+
+@pytest.mark.parametrize("wrong", [True, 2.5, "3", None, -1, [1, 10], exponential])
+def test_what_is_no_policy_is_refused(wrong: Any) -> None:
+    with pytest.raises(DefinitionError):
+        policy_of(wrong, "retry")
+
+
+# --- limits for classes of errors ---
+
+
+def test_an_error_with_a_limit_counts_against_that_and_not_against_the_retries() -> None:
+    policy = exponential(5, limits={OSError: 2, ValueError: 0, TimeoutError: 7})
+
+    assert [policy.is_used_up(tries, OSError()) for tries in (1, 2, 3)] == [False, False, True]
+    assert policy.is_used_up(1, ValueError())
+    assert [policy.is_used_up(tries, KeyError()) for tries in (5, 6)] == [False, True]
+    assert not policy.is_used_up(7, TimeoutError())
+
+
+def test_the_most_specific_class_decides() -> None:
+    policy = fixed(1, limits={Exception: 4, OSError: 2, ConnectionError: 3})
+
+    assert policy.kind_of(ConnectionResetError()) is ConnectionError
+    assert policy.kind_of(FileNotFoundError()) is OSError
+    assert policy.kind_of(KeyError()) is Exception
+    assert policy.kind_of(KeyboardInterrupt()) is None
+
+
+def test_the_most_tries_are_those_of_all_limits_together() -> None:
+    assert exponential(5).most_tries == 6
+    assert exponential(5, limits={OSError: 2}).most_tries == 8
+
+
+def test_a_policy_of_ones_own_that_says_nonsense_waits_for_the_cap() -> None:
+    class Nonsense(RetryPolicy, frozen=True):
+        def delay_before(self, next_try: int, *, chance: float) -> float:
+            return [float("nan"), -1.0, float("inf"), 1 / (next_try - 5)][next_try - 2]
+
+    policy = Nonsense(retries=4, delay=1.0, cap=3.0)
+
+    assert [wait_before(policy, next_try, chance=0.0) for next_try in (2, 3, 4, 5)] == [3.0] * 4
 
 
 def test_spans_of_time_are_seconds() -> None:

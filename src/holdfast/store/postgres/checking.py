@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import psycopg
 
-from holdfast.core.invariants import Finding
+from holdfast.core.evidence import digest
+from holdfast.core.facts import Finding, error, warning
+from holdfast.sql_files import load_migrations
+from holdfast.store.postgres.session import PACKAGE
 from holdfast.store.session import Connection, Session
-from holdfast.store.verbs.checking import fault
 
+# What the migrations have made, one row each: name, definition, and the table it is about.
 RULES = """
-SELECT 'trigger ' || t.tgname, pg_get_triggerdef(t.oid) || t.tgenabled::text
+SELECT 'trigger ' || t.tgname || ' of ' || c.relname, pg_get_triggerdef(t.oid) || t.tgenabled::text, c.relname
 FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
 WHERE NOT t.tgisinternal AND c.relnamespace = current_schema()::regnamespace
 UNION ALL
-SELECT 'function ' || p.proname, pg_get_functiondef(p.oid)
-FROM pg_proc AS p WHERE p.pronamespace = current_schema()::regnamespace
+SELECT 'function ' || p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
+    pg_get_functiondef(p.oid), ''
+FROM pg_proc AS p WHERE p.pronamespace = current_schema()::regnamespace AND p.prokind = 'f'
 UNION ALL
-SELECT 'index ' || c.relname, pg_get_indexdef(c.oid)
-FROM pg_class AS c WHERE c.relkind = 'i' AND c.relnamespace = current_schema()::regnamespace
+SELECT 'index ' || c.relname, pg_get_indexdef(c.oid) || CASE WHEN i.indisvalid THEN '' ELSE ' invalid' END, t.relname
+FROM pg_class AS c JOIN pg_index AS i ON i.indexrelid = c.oid JOIN pg_class AS t ON t.oid = i.indrelid
+WHERE c.relkind = 'i' AND c.relnamespace = current_schema()::regnamespace
 UNION ALL
-SELECT 'constraint ' || n.conname || ' of ' || c.relname, pg_get_constraintdef(n.oid)
+SELECT 'constraint ' || n.conname || ' of ' || c.relname,
+    pg_get_constraintdef(n.oid) || CASE WHEN n.convalidated THEN '' ELSE ' not valid' END, c.relname
 FROM pg_constraint AS n JOIN pg_class AS c ON c.oid = n.conrelid
-WHERE n.connamespace = current_schema()::regnamespace
+WHERE n.contype <> 'n' AND n.connamespace = current_schema()::regnamespace
+UNION ALL
+SELECT 'column ' || c.relname || '.' || a.attname,
+    concat_ws(' ', format_type(a.atttypid, a.atttypmod), l.collname, CASE WHEN a.attnotnull THEN 'not null' END,
+        a.attgenerated::text, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid)),
+    c.relname
+FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
+WHERE c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = current_schema()::regnamespace
+UNION ALL
+SELECT 'table ' || c.relname,
+    concat_ws(' ', c.relpersistence::text, c.relrowsecurity::text, c.relforcerowsecurity::text,
+        (SELECT string_agg(h.inhrelid::regclass::text, ' ') FROM pg_inherits AS h
+            WHERE c.oid IN (h.inhrelid, h.inhparent))),
+    c.relname
+FROM pg_class AS c WHERE c.relkind IN ('r', 'p') AND c.relnamespace = current_schema()::regnamespace
+UNION ALL
+SELECT 'rule ' || r.rulename || ' of ' || c.relname, pg_get_ruledef(r.oid), c.relname
+FROM pg_rewrite AS r JOIN pg_class AS c ON c.oid = r.ev_class WHERE c.relnamespace = current_schema()::regnamespace
+UNION ALL
+SELECT 'policy ' || p.polname || ' of ' || c.relname, coalesce(pg_get_expr(p.polqual, p.polrelid), ''), c.relname
+FROM pg_policy AS p JOIN pg_class AS c ON c.oid = p.polrelid WHERE c.relnamespace = current_schema()::regnamespace
 """
+
+SEAL = "the seal"
+"""The name of the row with a digest of all others."""
 
 INDEXES = """
 SELECT c.oid::bigint, c.relname FROM pg_class AS c JOIN pg_am AS a ON a.oid = c.relam
@@ -32,12 +65,43 @@ WHERE c.relkind = 'i' AND a.amname = 'btree' AND c.relnamespace = current_schema
 """
 
 
-def record_rules(connection: psycopg.Connection[tuple[object, ...]]) -> None:
-    """Remember every rule as the migrations left it."""
+def record_rules(connection: psycopg.Connection[tuple[object, ...]], before: Mapping[str, str]) -> None:
+    """Remember every rule as the migrations left it.
+
+    `before` are the rules as they were before these migrations: one that somebody had changed, and that no migration
+    has touched since, stays on record as it was made.
+    """
     connection.execute("CREATE TABLE IF NOT EXISTS holdfast_rules (name TEXT PRIMARY KEY, definition TEXT NOT NULL)")
+    recorded = _recorded(connection)
+    present = _present(connection)
+    wrong = {name for name, definition in recorded.items() if before.get(name) not in (None, definition)}
+    rules = {
+        name: recorded[name] if name in wrong and definition == before[name] else definition
+        for name, definition in present.items()
+        if "holdfast_rules" not in name
+    }
     connection.execute("DELETE FROM holdfast_rules")
-    connection.execute(f"INSERT INTO holdfast_rules SELECT * FROM ({RULES}) AS r (name, definition)")
-    connection.execute("DELETE FROM holdfast_rules WHERE name LIKE '%holdfast_rules%'")
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO holdfast_rules (name, definition) VALUES (%s, %s)", [*rules.items(), (SEAL, _seal(rules))]
+        )
+
+
+def rules_of(connection: psycopg.Connection[tuple[object, ...]]) -> Mapping[str, str]:
+    """The rules of the schema as they are."""
+    return _present(connection)
+
+
+def _present(connection: Any) -> dict[str, str]:
+    return {name: definition for name, definition, _ in connection.execute(RULES).fetchall()}
+
+
+def _recorded(connection: Any) -> dict[str, str]:
+    return dict(connection.execute("SELECT name, definition FROM holdfast_rules ORDER BY name").fetchall())
+
+
+def _seal(rules: Mapping[str, str]) -> str:
+    return digest(json.dumps(sorted(rules.items())))
 
 
 def damage(session: Session) -> Iterator[Finding]:
@@ -57,17 +121,32 @@ def damage(session: Session) -> Iterator[Finding]:
         except psycopg.errors.InsufficientPrivilege:
             run("ROLLBACK TO one_index")
             return
-        except psycopg.Error as error:
+        except psycopg.Error as fault:
             run("ROLLBACK TO one_index")
-            yield fault("index-damaged", f"index {name}", " ".join(str(error).split()))
+            yield error("index-damaged", f"index {name}", " ".join(str(fault).split()))
 
 
 def missing_rules(session: Session) -> Iterator[Finding]:
-    """What the migrations made and somebody has dropped, disabled or changed."""
+    """What the migrations made and somebody has dropped, disabled or changed, and what was added to it."""
     connection: Connection = session.connection
-    present = dict(connection.execute(RULES).fetchall())
-    for name, definition in connection.execute("SELECT name, definition FROM holdfast_rules ORDER BY name").fetchall():
+    recorded = _recorded(connection)
+    if recorded.pop(SEAL, None) != _seal(recorded):
+        yield error("rule-changed", "schema holdfast_rules", "is not the record that the migrations left")
+    tables = {name.removeprefix("table ") for name in recorded if name.startswith("table ")}
+    present = {name: (definition, table) for name, definition, table in connection.execute(RULES).fetchall()}
+    for name, definition in recorded.items():
         if name not in present:
-            yield fault("rule-missing", f"schema {name}", "is gone: somebody has dropped it")
-        elif present[name] != definition:
-            yield fault("rule-changed", f"schema {name}", "is not what the migrations made")
+            yield error("rule-missing", f"schema {name}", "is gone: somebody has dropped it")
+        elif present[name][0] != definition:
+            yield error("rule-changed", f"schema {name}", "is not what the migrations made")
+    for name, (_, table) in present.items():
+        if name not in recorded and table in tables:
+            say = warning if name.startswith(("index ", "column ")) else error
+            yield say("rule-added", f"schema {name}", f"somebody has added it to {table}")
+    yield from _migrations(connection)
+
+
+def _migrations(connection: Connection) -> Iterator[Finding]:
+    applied = connection.execute("SELECT version, name FROM holdfast_migrations ORDER BY version").fetchall()
+    if applied != [(migration.version, migration.name) for migration in load_migrations(PACKAGE)]:
+        yield error("migrations-changed", "schema holdfast_migrations", "does not list what was applied")

@@ -12,10 +12,15 @@ from psycopg import sql
 from holdfast.errors import StoreError
 from holdfast.sql_files import load_migrations
 from holdfast.store.migrating import pending
-from holdfast.store.postgres.checking import record_rules
+from holdfast.store.postgres.checking import record_rules, rules_of
+from holdfast.store.postgres.connection import BoundedConnection
 from holdfast.store.postgres.session import PACKAGE, Connection
 
+LOCK = "SELECT pg_advisory_lock(hashtext('holdfast migrations'), hashtext(%s))"
+"""Whoever makes the tables of a schema holds it."""
 RETRY_PAUSE = 0.2
+LONGEST_MIGRATION = 3600.0
+"""After so long without an answer nobody is there to give one."""
 
 
 def migrate(url: str, schema: str, *, where: str, timeout: float, read_only: bool = False) -> None:
@@ -31,20 +36,21 @@ def migrate(url: str, schema: str, *, where: str, timeout: float, read_only: boo
             )
         # Held until the connection is closed. Taken before the transaction begins: one that waited inside would still
         # look names up in a cache from before, and not find what the others have made meanwhile.
-        connection.execute("SELECT pg_advisory_lock(hashtext('holdfast migrations'), hashtext(%s))", (schema,))
+        connection.execute(LOCK, (schema,))
         with connection.transaction():
             # Asked again under the lock.
             missing = pending(migrations, _schema_version(connection, schema), where)
             if not missing:
                 return
             _prepare_schema(connection, schema)
+            before = rules_of(connection)
             for migration in missing:
                 connection.execute(migration.sql.encode())
                 connection.execute(
                     "INSERT INTO holdfast_migrations (version, name) VALUES (%s, %s)",
                     (migration.version, migration.name),
                 )
-            record_rules(connection)
+            record_rules(connection, before)
 
 
 def _connect(url: str, timeout: float) -> Connection:
@@ -52,7 +58,9 @@ def _connect(url: str, timeout: float) -> Connection:
     deadline = time.monotonic() + timeout
     while True:
         try:
-            return psycopg.connect(url, autocommit=True, connect_timeout=10)
+            connection = BoundedConnection.connect(url, autocommit=True, connect_timeout=10)
+            connection.answer_limit = LONGEST_MIGRATION
+            return connection
         except psycopg.OperationalError as error:
             if time.monotonic() > deadline or not _is_crowded(error):
                 raise

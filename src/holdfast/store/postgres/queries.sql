@@ -18,18 +18,31 @@ INSERT INTO queues (name) VALUES (:name) ON CONFLICT DO NOTHING;
 
 -- name: insert_jobs
 -- [job_id, flow, fingerprint, key, queue, priority, hold, not_before, run_after, waits_for, parent,
---  failure_limit, crash_limit, stall_ms]
+--  failure_limit, crash_limit, stall_ms, stall_limits]
 INSERT INTO jobs (job_id, flow, fingerprint, key, queue, priority, hold, not_before, run_after, waits_for, parent,
-    failure_limit, crash_limit, stall_ms, created_at, updated_at)
+    failure_limit, crash_limit, stall_ms, stall_limits, created_at, updated_at)
 SELECT w.value->>0, w.value->>1, w.value->>2, w.value->>3, w.value->>4, (w.value->>5)::bigint, w.value->>6,
     (w.value->>7)::bigint, w.value->>8, w.value->>9, w.value->>10, (w.value->>11)::bigint, (w.value->>12)::bigint,
-    (w.value->>13)::bigint, :now, :now
+    (w.value->>13)::bigint, w.value->>14, :now, :now
 FROM jsonb_array_elements(:batch::jsonb) AS w (value);
 
 -- name: insert_requests
 -- [job_id, request]
 INSERT INTO requests (job_id, request)
 SELECT w.value->>0, w.value->>1 FROM jsonb_array_elements(:batch::jsonb) AS w (value);
+
+-- name: free_expired_keys
+-- [flow, key] are about to be taken again.
+DELETE FROM keys WHERE expires_at <= :now AND (flow, key) IN (
+    SELECT w.value->>0, w.value->>1 FROM jsonb_array_elements(:batch::jsonb) AS w (value)
+);
+
+-- name: insert_keys
+-- [flow, key, job_id, request_digest, expires_at]. The primary key makes it the only job of its key for as long as the key
+-- lasts.
+INSERT INTO keys (flow, key, job_id, request_digest, taken_at, expires_at)
+SELECT w.value->>0, w.value->>1, w.value->>2, w.value->>3, :now, (w.value->>4)::bigint
+FROM jsonb_array_elements(:batch::jsonb) AS w (value);
 
 -- name: insert_child
 -- One child per parent, name and round.
@@ -43,6 +56,25 @@ WHERE c.parent = :parent AND c.name = :name AND (
     c.round = :round OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = c.job_id AND j.state IN ('pending', 'running'))
 )
 ORDER BY c.round DESC LIMIT 1;
+
+-- name: find_key
+-- The job that a key stands for: the unfinished one, the one it lasts for, or, if the flow makes keys last by now, the last
+-- one submitted after `since`. With its request, or what is left of that in the record of the key.
+WITH found AS (
+    SELECT coalesce(
+        (SELECT j.job_id FROM jobs AS j
+            WHERE j.flow = :flow AND j.key = :key AND j.key IS NOT NULL AND j.state IN ('pending', 'running')),
+        (SELECT k.job_id FROM keys AS k
+            WHERE k.flow = :flow AND k.key = :key AND (k.expires_at IS NULL OR k.expires_at > :now)),
+        (SELECT l.job_id FROM (
+            SELECT j.job_id, j.created_at FROM jobs AS j WHERE j.flow = :flow AND j.key = :key AND j.key IS NOT NULL
+            ORDER BY j.job_id DESC LIMIT 1
+        ) AS l WHERE l.created_at > :since::bigint)
+    ) AS job_id
+)
+SELECT f.job_id, (SELECT r.request FROM requests AS r WHERE r.job_id = f.job_id),
+    (SELECT k.request_digest FROM keys AS k WHERE k.flow = :flow AND k.key = :key AND k.job_id = f.job_id)
+FROM found AS f WHERE f.job_id IS NOT NULL;
 
 -- name: find_unfinished_key
 -- The one unfinished job of a flow with this key.
@@ -71,30 +103,65 @@ WITH RECURSIVE chain (job_id) AS (
 SELECT job_id FROM chain;
 
 -- name: promote_due
--- One statement, so that a due job is either still waiting or ready, never neither.
+-- One statement, so that a due job is either still waiting or ready, never neither. Some of them: the next claim goes on.
 UPDATE jobs SET hold = 'none' WHERE job_id = ANY (ARRAY(
     SELECT j.job_id FROM jobs AS j WHERE j.state = 'pending' AND j.hold = 'until' AND j.not_before <= :now
-    ORDER BY j.job_id FOR NO KEY UPDATE SKIP LOCKED
+    ORDER BY j.not_before LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
 ));
 
--- name: open_queues
--- Free slots of every queue that is not paused, counted from leases; NULL is no limit.
-SELECT q.name, CASE WHEN q.max_running IS NOT NULL THEN q.max_running - (
-    SELECT count(*) FROM executions AS e
-    WHERE e.queue = q.name AND e.finished_at IS NULL AND e.status IN ('leased', 'in_progress')
-) END AS free
-FROM queues AS q WHERE q.paused_at IS NULL;
+-- name: due_jobs
+-- The same jobs one by one, for when one of them cannot be promoted.
+SELECT job_id FROM jobs WHERE state = 'pending' AND hold = 'until' AND not_before <= :now ORDER BY not_before LIMIT :limit;
+
+-- name: promote
+-- One of them.
+UPDATE jobs SET hold = 'none' WHERE job_id = :job_id AND state = 'pending' AND hold = 'until';
+
+-- name: ready_queues
+-- Where there are ready jobs of these flows, the pair of flow and queue with the best job first, and the free slots of the
+-- queue, counted from leases; NULL is no limit. From pair to pair by one look each at the index, however many jobs a pair
+-- has. Nothing is locked yet: whoever takes from a limited queue locks it, and counts again (open_slots).
+WITH RECURSIVE pairs (flow, queue) AS (
+    SELECT f.value, (
+        SELECT j.queue FROM jobs AS j WHERE j.flow = f.value AND j.state = 'pending' AND j.hold = 'none'
+        ORDER BY j.queue LIMIT 1
+    )
+    FROM jsonb_array_elements_text(:flows::jsonb) AS f (value)
+    UNION ALL
+    SELECT p.flow, (
+        SELECT j.queue FROM jobs AS j
+        WHERE j.flow = p.flow AND j.queue > p.queue AND j.state = 'pending' AND j.hold = 'none'
+        ORDER BY j.queue LIMIT 1
+    )
+    FROM pairs AS p WHERE p.queue IS NOT NULL
+)
+SELECT o.flow, o.queue, o.free FROM (
+    SELECT p.flow, p.queue, h.priority, h.job_id, CASE WHEN q.max_running IS NOT NULL THEN q.max_running - (
+        SELECT count(*) FROM executions AS e
+        WHERE e.queue = q.name AND e.finished_at IS NULL AND e.status IN ('leased', 'in_progress')
+    ) END AS free
+    FROM pairs AS p
+    CROSS JOIN LATERAL (
+        SELECT j.priority, j.job_id FROM jobs AS j
+        WHERE j.flow = p.flow AND j.queue = p.queue AND j.state = 'pending' AND j.hold = 'none'
+        ORDER BY j.priority DESC, j.job_id LIMIT 1
+    ) AS h
+    LEFT JOIN LATERAL (SELECT * FROM queues AS l WHERE l.name = p.queue LIMIT 1) AS q ON true
+    WHERE p.queue IS NOT NULL AND q.paused_at IS NULL
+) AS o
+WHERE o.free IS NULL OR o.free > 0
+ORDER BY o.priority DESC, o.job_id LIMIT :limit;
 
 -- name: ready_jobs
--- The best ready jobs of one queue, straight from the index.
+-- The best ready jobs of one flow in one queue, straight from the index.
 SELECT job_id, priority FROM jobs
-WHERE queue = :queue AND state = 'pending' AND hold = 'none'
-    AND flow = ANY (ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb)))
+WHERE flow = :flow AND queue = :queue AND state = 'pending' AND hold = 'none'
 ORDER BY priority DESC, job_id LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: insert_executions
 -- [job_id, exec_id]: one new lease each. It is told of an interruption, also of one that the execution before was told
--- of and gave the job back without having finished a step. Before the first there was none.
+-- of and gave the job back without having finished a step. Before the first there was none. A stored state is not
+-- believed: the execution before must have given the job back, and none may be live or have committed.
 INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at,
     interrupted)
 SELECT w.value->>1, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now, j.attempt > 0 AND coalesce((
@@ -105,7 +172,11 @@ SELECT w.value->>1, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expire
 ), false)
 FROM jsonb_array_elements(:batch::jsonb) AS w (value)
 CROSS JOIN LATERAL (SELECT * FROM jobs AS l WHERE l.job_id = w.value->>0 LIMIT 1) AS j
-WHERE j.state = 'pending';
+WHERE j.state = 'pending' AND (
+    j.attempt = 0
+    OR (SELECT p.disposition FROM executions AS p WHERE p.job_id = j.job_id AND p.attempt = j.attempt) = 'retry'
+        AND (SELECT c.job_id FROM executions AS c WHERE c.job_id = j.job_id AND c.disposition IS NULL LIMIT 1) IS NULL
+);
 
 -- name: begin_matching
 -- [job_id, exec_id]: those pinned to the very definition that the worker has can start at once.
@@ -116,11 +187,14 @@ WHERE exec_id = ANY (ARRAY(SELECT w.value->>1 FROM jsonb_array_elements(:batch::
 
 -- name: claimed
 -- All that a worker needs to go on with its new leases, in the order they were chosen. A first attempt finds no steps.
-SELECT e.exec_id, e.attempt, e.status, e.interrupted, r.request, s.position, s.response, p.code, p.position, p.tries, j.*
+SELECT CASE WHEN e.attempt > 1 THEN (
+        SELECT string_agg(s.seal, ',' ORDER BY s.position) FROM steps AS s WHERE s.job_id = e.job_id
+    ) END,
+    e.exec_id, e.attempt, e.status, e.interrupted, r.request, s.position, s.response, p.code, p.position, p.tries, j.*
 FROM jsonb_array_elements(:batch::jsonb) WITH ORDINALITY AS w (value, key)
 CROSS JOIN LATERAL (SELECT * FROM executions AS l WHERE l.exec_id = w.value->>1 LIMIT 1) AS e
 CROSS JOIN LATERAL (SELECT * FROM jobs AS l WHERE l.job_id = e.job_id LIMIT 1) AS j
-CROSS JOIN LATERAL (SELECT l.request FROM requests AS l WHERE l.job_id = e.job_id LIMIT 1) AS r
+LEFT JOIN LATERAL (SELECT l.request FROM requests AS l WHERE l.job_id = e.job_id LIMIT 1) AS r ON true
 LEFT JOIN LATERAL (
     SELECT l.position, l.response FROM steps AS l WHERE e.attempt > 1 AND l.job_id = e.job_id
     ORDER BY l.position DESC LIMIT 1
@@ -132,15 +206,17 @@ LEFT JOIN LATERAL (
 ORDER BY w.key;
 
 -- name: live
--- Which of these executions are live and ours: the fence that every write passes.
-SELECT exec_id FROM executions WHERE exec_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
+-- Which of these executions are live and ours, the fence of a commit; and whether their jobs are to be cancelled.
+SELECT exec_id, (SELECT string_agg(s.seal, ',' ORDER BY s.position) FROM steps AS s WHERE s.job_id = executions.job_id),
+    (SELECT j.cancel_reason FROM jobs AS j WHERE j.job_id = executions.job_id)
+FROM executions WHERE exec_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
     AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now;
 
 -- name: finish_steps
--- [job_id, exec_id, position, step, tries, started_at, response], fenced. A step that is there already stays.
-INSERT INTO steps (job_id, position, step, exec_id, tries, started_at, finished_at, response)
+-- [job_id, exec_id, position, step, tries, started_at, response, seal], fenced. A step that is there already stays.
+INSERT INTO steps (job_id, position, step, exec_id, tries, started_at, finished_at, response, seal)
 SELECT e.job_id, (w.value->>2)::bigint, w.value->>3, e.exec_id, (w.value->>4)::bigint, (w.value->>5)::bigint, :now,
-    w.value->>6
+    w.value->>6, w.value->>7
 FROM jsonb_array_elements(:batch::jsonb) AS w (value)
 CROSS JOIN LATERAL (SELECT * FROM executions AS l WHERE l.exec_id = w.value->>1 LIMIT 1) AS e
 WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now
@@ -163,18 +239,88 @@ WHERE exec_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND
 RETURNING exec_id, job_id;
 
 -- name: release_waiting
--- [job_id] have succeeded: those that waited for them may start, unless their time has not come.
-UPDATE jobs SET waits_for = NULL, hold = CASE WHEN not_before > :now THEN 'until' ELSE 'none' END
-WHERE waits_for = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND state = 'pending';
+-- [job_id] have succeeded: those that waited for them may start, unless their time has not come. For whom somebody still
+-- waits then, because there are too many or because another holds them, is kept in pending_releases.
+WITH due AS MATERIALIZED (
+    SELECT j.job_id FROM jobs AS j
+    WHERE j.waits_for = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND j.state = 'pending'
+    LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED
+),
+released AS (
+    UPDATE jobs SET waits_for = NULL, hold = CASE WHEN not_before > :now THEN 'until' ELSE 'none' END
+    WHERE job_id = ANY (ARRAY(SELECT due.job_id FROM due))
+)
+INSERT INTO pending_releases
+SELECT DISTINCT j.waits_for FROM jobs AS j
+WHERE j.waits_for = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND j.state = 'pending'
+    AND j.job_id <> ALL (ARRAY(SELECT due.job_id FROM due))
+ON CONFLICT DO NOTHING;
 
--- name: release_parents
--- The job has ended without success: those that wait for its end, whatever it is, may go on.
-UPDATE jobs SET waits_for = NULL, hold = 'none' WHERE waits_for = :job_id AND hold = 'child' AND state = 'pending';
+-- name: release_waiters
+-- [job_id] need wait no longer.
+UPDATE jobs SET waits_for = NULL, hold = CASE WHEN not_before > :now AND hold = 'after' THEN 'until' ELSE 'none' END
+WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND state = 'pending';
 
--- name: dependents
--- Jobs that can never start, because their predecessor has ended without success.
-SELECT job_id FROM jobs WHERE waits_for = :job_id AND hold = 'after' AND state = 'pending'
-ORDER BY job_id FOR NO KEY UPDATE;
+-- name: waiting_chain
+-- [job_id] have ended: who waits for them, for whom and how (for success, or for the end); with `through` also who waits for
+-- the success of those, and so on. Not those that are set apart, nor who waits for them.
+WITH RECURSIVE down (job_id, waits_for, hold) AS (
+    SELECT j.job_id, j.waits_for, j.hold FROM jobs AS j
+    WHERE j.waits_for = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND j.state = 'pending'
+        AND j.job_id <> ALL (ARRAY(SELECT jsonb_array_elements_text(:apart::jsonb)))
+    UNION ALL
+    SELECT j.job_id, j.waits_for, j.hold FROM down AS d CROSS JOIN LATERAL (
+        SELECT * FROM jobs AS l WHERE l.waits_for = d.job_id AND l.state = 'pending'
+            AND l.job_id <> ALL (ARRAY(SELECT jsonb_array_elements_text(:apart::jsonb)))
+    ) AS j
+    WHERE :through = 1 AND d.hold = 'after'
+)
+SELECT job_id, waits_for, hold FROM down LIMIT :limit;
+
+-- name: insert_ends
+-- [job_id, exec_id]: executions of the engine's own, to take waiting jobs out through legal transitions.
+INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at)
+SELECT w.value->>1, j.job_id, j.attempt + 1, j.queue, 'leased', :actor, :now, :now, :now
+FROM jsonb_array_elements(:batch::jsonb) AS w (value)
+CROSS JOIN LATERAL (SELECT * FROM jobs AS l WHERE l.job_id = w.value->>0 LIMIT 1) AS j;
+
+-- name: abort_ends
+-- [exec_id, error]: leased → aborted, each for its own reason.
+UPDATE executions SET status = 'aborted', disposition = 'failed', code = :code, finished_at = greatest(:now, progressed_at),
+    error = (
+        SELECT jsonb_object_agg(w.value->>0, w.value->>1) FROM jsonb_array_elements(:batch::jsonb) AS w (value)
+    ) ->> exec_id
+WHERE exec_id = ANY (ARRAY(SELECT w.value->>0 FROM jsonb_array_elements(:batch::jsonb) AS w (value)))
+    AND status = 'leased'
+RETURNING exec_id, (SELECT string_agg(s.seal, ',' ORDER BY s.position) FROM steps AS s WHERE s.job_id = executions.job_id);
+
+-- name: settle_ends
+-- [job_id]: what goes with that.
+UPDATE jobs SET failures = failures + 1, not_before = 0, hold = 'none', waits_for = NULL, cancel_reason = NULL
+WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)));
+
+-- name: keep_releases
+-- [job_id] have ended: those for which somebody waits are kept, until nobody does.
+INSERT INTO pending_releases SELECT w.value FROM jsonb_array_elements_text(:batch::jsonb) AS w (value)
+WHERE EXISTS (SELECT 1 FROM jobs AS j WHERE j.waits_for = w.value)
+ON CONFLICT DO NOTHING;
+
+-- name: next_releases
+-- Ended jobs for which somebody still waits, and nobody else deals with that at the moment, and how they stand now.
+SELECT p.job_id, (SELECT j.state FROM jobs AS j WHERE j.job_id = p.job_id) FROM pending_releases AS p
+ORDER BY p.job_id LIMIT :limit FOR UPDATE OF p SKIP LOCKED;
+
+-- name: has_releases
+-- Is there anybody who waits for a job that has ended?
+SELECT EXISTS (SELECT 1 FROM pending_releases);
+
+-- name: drop_releases
+-- [job_id]: those for which nobody waits any more, and those that have not ended after all.
+DELETE FROM pending_releases
+WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND (
+    NOT EXISTS (SELECT 1 FROM jobs AS w WHERE w.waits_for = pending_releases.job_id AND w.state = 'pending')
+    OR (SELECT j.state FROM jobs AS j WHERE j.job_id = pending_releases.job_id) IN ('pending', 'running')
+);
 
 -- name: begin
 -- leased → in_progress, fenced.
@@ -189,7 +335,7 @@ UPDATE jobs SET fingerprint = :fingerprint WHERE job_id = :job_id;
 -- name: record_try
 -- A failed try, shown by `explain` and remembered across a crash; fenced.
 UPDATE executions SET position = :position, tries = :tries, error = :error, retry_at = :retry_at,
-    progressed_at = greatest(progressed_at, :now)
+    traceback = :traceback, failure = :failure, progressed_at = greatest(progressed_at, :now)
 WHERE exec_id = :exec_id AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
@@ -206,6 +352,18 @@ UPDATE executions SET progress = :progress, tries = CASE position WHEN :position
 WHERE exec_id = :exec_id AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
+-- name: permit
+-- From here on the rule that forbids this act does not hold for the job; taken back before the transaction ends.
+INSERT INTO permits (job_id, act) VALUES (:job_id, :act) ON CONFLICT DO NOTHING;
+
+-- name: end_permit
+-- The rule holds again.
+DELETE FROM permits WHERE job_id = :job_id AND act = :act;
+
+-- name: step_seals
+-- The seals of the finished steps, in order.
+SELECT string_agg(seal, ',' ORDER BY position) FROM steps WHERE job_id = :job_id;
+
 -- name: forget_steps
 -- Steps that will run again.
 DELETE FROM steps WHERE job_id = :job_id AND position >= :position;
@@ -214,12 +372,19 @@ DELETE FROM steps WHERE job_id = :job_id AND position >= :position;
 -- From now on the job is on its way down, whoever works on it.
 UPDATE jobs SET ending = :ending WHERE job_id = :job_id;
 
+-- name: keep_failure
+-- What the job is going to end with; the caller has passed the fence.
+UPDATE executions SET traceback = coalesce(:traceback, traceback), failure = coalesce(:failure, failure)
+WHERE exec_id = :exec_id;
+
 -- name: abort_execution
 -- → aborted; the caller has passed the fence.
 UPDATE executions SET status = 'aborted', disposition = :disposition, code = :code, error = coalesce(:error, error),
-    position = :position, tries = :tries, retry_at = NULL, finished_at = greatest(:now, progressed_at)
+    position = :position, tries = :tries, retry_at = NULL, traceback = coalesce(:traceback, traceback),
+    failure = CASE WHEN :error IS NULL THEN failure ELSE :failure END,
+    finished_at = greatest(:now, progressed_at)
 WHERE exec_id = :exec_id AND status IN ('leased', 'in_progress')
-RETURNING exec_id;
+RETURNING exec_id, (SELECT string_agg(s.seal, ',' ORDER BY s.position) FROM steps AS s WHERE s.job_id = executions.job_id);
 
 -- name: change_disposition
 -- An aborted execution comes to mean something else for its job: a retry, or giving up.
@@ -279,16 +444,21 @@ WHERE e.finished_at IS NULL
 ORDER BY e.started_at, e.job_id LIMIT :limit FOR NO KEY UPDATE OF j, e SKIP LOCKED;
 
 -- name: announce
--- A worker, and the flows it knows.
-INSERT INTO workers (worker_id, flows, started_at, seen_at) VALUES (:worker, :flows, :now, :now);
+-- A worker, and the flows it knows. Its row may be there, and held by another.
+INSERT INTO workers (worker_id, flows, started_at, seen_at) VALUES (:worker, :flows, :now, :now) ON CONFLICT DO NOTHING;
 
 -- name: announce_again
--- The worker is still there.
-UPDATE workers SET flows = :flows, seen_at = :now WHERE worker_id = :worker RETURNING worker_id;
+-- The worker is still there. Nobody waits for a shell that holds the row: it is told again soon.
+UPDATE workers SET flows = :flows, seen_at = :now WHERE worker_id = (
+    SELECT w.worker_id FROM workers AS w WHERE w.worker_id = :worker FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING worker_id;
 
 -- name: retire
--- A worker that is gone.
-DELETE FROM workers WHERE worker_id = :worker;
+-- A worker that is gone; if another holds the row, whoever looks next removes it.
+DELETE FROM workers WHERE worker_id = (
+    SELECT w.worker_id FROM workers AS w WHERE w.worker_id = :worker FOR UPDATE SKIP LOCKED
+);
 
 -- name: next_due
 -- When to look again.
@@ -318,6 +488,86 @@ UPDATE jobs SET failures_forgiven = failures, crashes_forgiven = crashes, not_be
     waits_for = :waits_for, ending = NULL, cancel_reason = NULL
 WHERE job_id = :job_id;
 
+-- name: parent_state
+-- May a job still have children? Shared with other children, but not with who is about to cancel it.
+SELECT state, cancel_reason FROM jobs WHERE job_id = :parent FOR SHARE;
+
+-- name: insert_cancellation
+-- The job is cancelled, and its children are still to be; also once more, if they were left alone the first time.
+INSERT INTO cancellations (job_id, waited_for, before, actor, reason, metadata, requested_at)
+SELECT :job_id::text, :waited_for::text, '~', :actor::text, :reason::text, :metadata::text, :now::bigint
+WHERE :waited_for::text IS NOT NULL
+    OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.parent = :job_id AND j.state IN ('pending', 'running'))
+    OR EXISTS (
+        SELECT 1 FROM children AS c JOIN jobs AS j ON j.job_id = c.job_id
+        WHERE c.parent = :job_id AND j.state IN ('pending', 'running')
+    )
+ON CONFLICT (job_id) DO UPDATE SET before = '~', waited_for = coalesce(excluded.waited_for, cancellations.waited_for);
+
+-- name: has_cancellations
+-- Has anybody been kept from cancelling all children of a job?
+SELECT EXISTS (SELECT 1 FROM cancellations);
+
+-- name: next_cancellation
+-- The one that has waited longest; whoever else continues it waits.
+SELECT job_id, waited_for, before, actor, reason, metadata FROM cancellations ORDER BY requested_at, job_id LIMIT 1 FOR UPDATE;
+
+-- name: cancellable
+-- Unfinished jobs that only this one has asked for: its own children, those it shares with parents that are gone, and what
+-- it waited for. Not those of another parent that goes on, nor what another job waits for, nor what no job has submitted.
+SELECT y.job_id, y.parent = :job_id OR EXISTS (
+    SELECT 1 FROM children AS c WHERE c.parent = :job_id AND c.job_id = y.job_id
+) AS is_child
+FROM jobs AS y
+WHERE y.job_id IN (
+        SELECT j.job_id FROM jobs AS j WHERE j.parent = :job_id
+        UNION SELECT c.job_id FROM children AS c WHERE c.parent = :job_id
+        UNION SELECT :waited_for::text
+    )
+    AND y.state IN ('pending', 'running') AND y.job_id < :before AND y.parent IS NOT NULL AND y.cancel_reason IS NULL
+    AND NOT EXISTS (
+        SELECT 1 FROM jobs AS r
+        WHERE r.job_id = y.parent AND r.job_id <> :job_id AND r.state IN ('pending', 'running') AND r.cancel_reason IS NULL
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM children AS c JOIN jobs AS r ON r.job_id = c.parent
+        WHERE c.job_id = y.job_id AND r.job_id <> :job_id AND r.state IN ('pending', 'running') AND r.cancel_reason IS NULL
+    )
+    AND (y.parent = :job_id OR NOT EXISTS (
+        SELECT 1 FROM jobs AS r
+        WHERE r.waits_for = y.job_id AND r.job_id <> :job_id AND r.state = 'pending' AND r.cancel_reason IS NULL
+    ))
+ORDER BY y.job_id DESC LIMIT :limit;
+
+-- name: advance_cancellation
+-- The children from here on have been looked at.
+UPDATE cancellations SET before = :before WHERE job_id = :job_id;
+
+-- name: drop_cancellation
+-- All children have been looked at, or the job is wanted again.
+DELETE FROM cancellations WHERE job_id = :job_id;
+
+-- name: reschedule
+-- Another time, place or rank for a job that waits. What it waits for stays.
+UPDATE jobs SET not_before = :not_before, priority = :priority, queue = :queue,
+    hold = CASE WHEN waits_for IS NOT NULL THEN hold WHEN :not_before > :now THEN 'until' ELSE 'none' END,
+    updated_at = greatest(updated_at, :now)
+WHERE job_id = :job_id;
+
+-- name: queue_settings
+-- What an operator is about to change, by one at a time.
+SELECT max_running, limit_by, paused_at FROM queues WHERE name = :name FOR NO KEY UPDATE;
+
+-- name: insert_queue_event
+-- Who changed a queue, when, from what to what, and why.
+INSERT INTO queue_events (queue, seq, at, actor, action, before, after, reason, metadata)
+SELECT :queue::text, 1 + coalesce((SELECT max(e.seq) FROM queue_events AS e WHERE e.queue = :queue), 0), :now::bigint, :actor::text, :action::text,
+    :before::text, :after::text, :reason::text, :metadata::text;
+
+-- name: queue_events
+-- The latest changes of a queue, newest first.
+SELECT * FROM queue_events WHERE queue = :queue ORDER BY seq DESC LIMIT :limit;
+
 -- name: touch_job
 -- When an ended job was last moved by somebody.
 UPDATE jobs SET updated_at = greatest(updated_at, :now) WHERE job_id = :job_id;
@@ -325,6 +575,10 @@ UPDATE jobs SET updated_at = greatest(updated_at, :now) WHERE job_id = :job_id;
 -- name: latest_execution
 -- The attempt that speaks for the job.
 SELECT * FROM executions WHERE job_id = :job_id ORDER BY attempt DESC LIMIT 1;
+
+-- name: latest_status
+-- Its id and where it stands, for a job of which nothing else is believed.
+SELECT exec_id, status FROM executions WHERE job_id = :job_id ORDER BY attempt DESC LIMIT 1;
 
 -- name: execution
 -- One execution by its id.
@@ -352,6 +606,10 @@ UPDATE queues SET paused_at = NULL, paused_by = NULL, paused_reason = NULL WHERE
 -- One job.
 SELECT * FROM jobs WHERE job_id = :job_id;
 
+-- name: job_ids_between
+-- Those whose ids begin with the same letters: of a prefix filled up with the lowest, and with the highest, of them.
+SELECT job_id FROM jobs WHERE job_id BETWEEN :first AND :last ORDER BY job_id LIMIT :limit;
+
 -- name: request
 -- What it was submitted with.
 SELECT request FROM requests WHERE job_id = :job_id;
@@ -372,6 +630,19 @@ SELECT * FROM journal WHERE job_id = :job_id ORDER BY seq;
 -- The journal of all jobs, a page at a time, so that it need not fit into memory.
 SELECT * FROM journal WHERE (job_id, seq) > (:job_id, :seq) ORDER BY job_id, seq LIMIT :limit;
 
+-- name: journal_ends
+-- How far the journal of each job goes, and whether it may go further, a page at a time: one look-up for each job.
+SELECT j.job_id, (SELECT max(l.seq) FROM journal AS l WHERE l.job_id = j.job_id) AS seq, j.state <> 'succeeded' FROM jobs AS j
+WHERE j.job_id > :after ORDER BY j.job_id LIMIT :limit;
+
+-- name: journal_beyond
+-- [job_id, seq]: what has been added to these journals behind those entries.
+SELECT l.* FROM jsonb_array_elements(:batch::jsonb) AS w (value)
+CROSS JOIN LATERAL (
+    SELECT * FROM journal AS k WHERE k.job_id = w.value->>0 AND k.seq > (w.value->>1)::bigint ORDER BY k.seq LIMIT 1000000
+) AS l
+ORDER BY l.job_id, l.seq;
+
 -- name: children
 -- The latest round of a job's children.
 SELECT c.name, c.job_id, j.flow, j.state FROM children AS c JOIN jobs AS j ON j.job_id = c.job_id
@@ -383,20 +654,42 @@ ORDER BY c.ordinal;
 -- Everything that is leased, running or being finalized.
 SELECT * FROM executions WHERE finished_at IS NULL;
 
+-- name: running
+-- Where these jobs are, of those that run: what is finished, what is tried, and under which definition.
+SELECT e.job_id, e.exec_id, e.attempt, e.lease_owner, e.started_at, e.position, e.tries, e.retry_at, e.progressed_at,
+    e.progress, j.ending, j.failures, j.crashes, d.definition, s.position AS last_position, s.finished_at AS last_finished_at,
+    p.code AS code_before, p.position AS position_before, p.tries AS tries_before
+FROM jsonb_array_elements_text(:batch::jsonb) AS w (value)
+JOIN jobs AS j ON j.job_id = w.value
+JOIN executions AS e ON e.job_id = j.job_id AND e.attempt = j.attempt
+LEFT JOIN definitions AS d ON d.fingerprint = j.fingerprint
+LEFT JOIN steps AS s ON s.job_id = j.job_id
+    AND s.position = (SELECT max(l.position) FROM steps AS l WHERE l.job_id = j.job_id)
+LEFT JOIN executions AS p ON p.job_id = j.job_id AND p.attempt = j.attempt - 1
+WHERE j.state = 'running';
+
+-- name: place_of
+-- What the step that a job is in, or will go on with, follows from.
+SELECT d.definition, (SELECT max(s.position) FROM steps AS s WHERE s.job_id = j.job_id), j.ending
+FROM jobs AS j LEFT JOIN definitions AS d ON d.fingerprint = j.fingerprint WHERE j.job_id = :job_id;
+
 -- name: last_progress
 -- When a running job last got anywhere.
 SELECT greatest(e.progressed_at, coalesce((SELECT max(s.finished_at) FROM steps AS s WHERE s.job_id = e.job_id), 0))
 FROM executions AS e WHERE e.exec_id = :exec_id;
 
 -- name: queues
--- All queues, with their present load.
-SELECT q.*, (
-    SELECT count(*) FROM executions AS e
-    WHERE e.queue = q.name AND e.finished_at IS NULL AND e.status IN ('leased', 'in_progress')
-) AS running, (
-    SELECT count(*) FROM jobs AS j WHERE j.queue = q.name AND j.state = 'pending' AND j.state <> 'succeeded'
-) AS pending
-FROM queues AS q ORDER BY q.name;
+-- All queues, with their present load: everything under way and waiting is counted once, not once for each queue.
+WITH running AS (
+    SELECT e.queue, count(*) AS jobs FROM executions AS e
+    WHERE e.finished_at IS NULL AND e.status IN ('leased', 'in_progress') GROUP BY e.queue
+),
+pending AS (
+    SELECT j.queue, count(*) AS jobs FROM jobs AS j WHERE j.state = 'pending' AND j.state <> 'succeeded' GROUP BY j.queue
+)
+SELECT q.*, coalesce(r.jobs, 0) AS running, coalesce(p.jobs, 0) AS pending
+FROM queues AS q LEFT JOIN running AS r ON r.queue = q.name LEFT JOIN pending AS p ON p.queue = q.name
+ORDER BY q.name;
 
 -- name: workers
 -- All announced workers.
@@ -405,6 +698,27 @@ SELECT * FROM workers ORDER BY started_at;
 -- name: definitions
 -- All definitions a job was ever pinned to.
 SELECT fingerprint, definition FROM definitions;
+
+-- name: flows_of
+-- Which flows these jobs are of.
+SELECT job_id, flow FROM jobs WHERE job_id IN (SELECT jsonb_array_elements_text(:batch::jsonb));
+
+-- name: unsettled_counts
+-- Jobs by flow and state, but for those that succeeded, which only ever grow in number: an index has all of it.
+SELECT flow, state, count(*) FROM jobs WHERE state <> 'succeeded' GROUP BY state, flow;
+
+-- name: backlog
+-- What waits in each queue: jobs that could start now, and since when the first of them could; those whose time has not
+-- come; those that wait for another job.
+SELECT w.queue, sum(w.ready) AS ready, sum(w.scheduled) AS scheduled, sum(w.waiting) AS waiting,
+    min(CASE w.ready WHEN 1 THEN w.since END) AS oldest_at
+FROM (
+    SELECT queue, greatest(not_before, updated_at) AS since,
+        CASE WHEN hold = 'none' OR (hold = 'until' AND not_before <= :now) THEN 1 ELSE 0 END AS ready,
+        CASE WHEN hold = 'until' AND not_before > :now THEN 1 ELSE 0 END AS scheduled,
+        CASE WHEN hold IN ('after', 'child') THEN 1 ELSE 0 END AS waiting
+    FROM jobs WHERE state = 'pending' AND state <> 'succeeded'
+) AS w GROUP BY w.queue;
 
 -- name: counts
 -- Jobs by flow and state.
@@ -434,25 +748,39 @@ FROM jobs AS j JOIN journal AS h ON h.job_id = j.job_id
     AND h.seq = (SELECT max(l.seq) FROM journal AS l WHERE l.job_id = j.job_id)
 WHERE j.job_id = :job_id;
 
+-- name: delete_expired_keys
+-- Keys whose time is over; a key that lasts for ever stays. One that is being taken again just now is left to who does.
+DELETE FROM keys WHERE (flow, key) IN (
+    SELECT k.flow, k.key FROM keys AS k WHERE k.expires_at <= :now FOR UPDATE SKIP LOCKED
+);
+
+-- name: pruned_job
+-- What is known of a job that retention has removed.
+SELECT state, finished_at, pruned_at FROM pruned WHERE job_id = :job_id;
+
 -- name: pruned_heads
 -- What remains of pruned jobs.
 SELECT job_id, head FROM pruned;
 
--- name: fact_jobs
--- Jobs for the guard, in order; a page at a time.
-SELECT * FROM jobs WHERE job_id > :after ORDER BY job_id LIMIT :limit;
+-- name: running_ids
+-- What is running, for the guard.
+SELECT job_id FROM jobs WHERE state = 'running' AND state <> 'succeeded' AND job_id > :after ORDER BY job_id LIMIT :limit;
 
--- name: fact_running
--- Only what is running, for the quick check at open.
-SELECT * FROM jobs WHERE state = 'running' AND state <> 'succeeded' AND job_id > :after ORDER BY job_id LIMIT :limit;
+-- name: oldest_id
+-- Where a look at all jobs begins.
+SELECT job_id FROM jobs ORDER BY job_id LIMIT 1;
+
+-- name: newest_ids
+-- What was submitted last, for the guard.
+SELECT job_id FROM jobs ORDER BY job_id DESC LIMIT :limit;
 
 -- name: job_flow
 -- Whose definition it is.
 SELECT flow FROM jobs WHERE job_id = :job_id;
 
 -- name: has_ready
--- Is there anything to claim at all? Answered from two partial indexes, without a lock.
-SELECT EXISTS (SELECT 1 FROM jobs WHERE state = 'pending' AND hold = 'none')
+-- Is there anything to claim for these flows? Answered from two partial indexes, without a lock.
+SELECT EXISTS (SELECT 1 FROM jobs WHERE flow = ANY (ARRAY(SELECT jsonb_array_elements_text(:flows::jsonb))) AND state = 'pending' AND hold = 'none')
     OR EXISTS (SELECT 1 FROM jobs WHERE state = 'pending' AND hold = 'until' AND not_before <= :now);
 
 -- name: evidence
@@ -468,13 +796,30 @@ SELECT EXISTS (SELECT 1 FROM steps WHERE job_id = :job_id AND position = :positi
 -- Are there finished steps at or after this position?
 SELECT EXISTS (SELECT 1 FROM steps WHERE job_id = :job_id AND position >= :position);
 
+-- name: evidence_rewound
+-- Is this rewind the last thing that the execution has journaled?
+SELECT EXISTS (
+    SELECT 1 FROM journal AS l WHERE l.job_id = :job_id AND l.exec_id = :exec_id AND l.step = :step AND l.reason = :reason
+        AND l.seq = (SELECT max(e.seq) FROM journal AS e WHERE e.job_id = :job_id AND e.exec_id = :exec_id)
+);
+
 -- name: projected_state
 -- What the executions say.
 SELECT state FROM job_projection WHERE job_id = :job_id;
 
--- name: reproject
--- Put a stored state right that somebody has written past the rules.
+-- name: reproject_state
+-- Put a stored state right that does not exist.
 UPDATE jobs SET state = :state WHERE job_id = :job_id;
+
+-- name: reproject
+-- Put a row right that somebody has written past the rules.
+UPDATE jobs SET flow = :flow, fingerprint = :fingerprint, state = :state, key = :key, queue = :queue,
+    priority = :priority, hold = :hold, not_before = :not_before, run_after = :run_after, waits_for = :waits_for,
+    parent = :parent, attempt = :attempt, failures = :failures, failures_forgiven = :failures_forgiven,
+    failure_limit = :failure_limit, crashes = :crashes, crashes_forgiven = :crashes_forgiven,
+    crash_limit = :crash_limit, stall_ms = :stall_ms, stall_limits = :stall_limits, cancel_reason = :cancel_reason,
+    ending = :ending, created_at = :created_at, updated_at = :updated_at
+WHERE job_id = :job_id;
 
 -- name: journaled_state
 -- What the journal says.
@@ -486,6 +831,15 @@ SELECT job_id FROM jobs WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_te
 UNION ALL
 SELECT job_id FROM pruned WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
 LIMIT 1;
+
+-- name: delete_idle_queues
+-- No job is in them, and nobody has said anything about them.
+DELETE FROM queues WHERE name = ANY (ARRAY(
+    SELECT q.name FROM queues AS q
+    WHERE q.max_running IS NULL AND q.limit_by IS NULL AND q.paused_at IS NULL
+        AND NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.queue = q.name)
+    LIMIT :limit FOR UPDATE OF q SKIP LOCKED
+));
 
 -- name: delete_children
 -- Of a pruned job, in both directions.
@@ -516,8 +870,26 @@ DELETE FROM jobs WHERE job_id = :job_id;
 SELECT job_id FROM jobs WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
 ORDER BY job_id FOR NO KEY UPDATE;
 
+-- name: lock_free_jobs
+-- The same for those that nobody else has locked, without waiting for the others.
+SELECT job_id FROM jobs WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
+ORDER BY job_id FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: known_jobs
+-- Those of them that exist.
+SELECT job_id FROM jobs WHERE job_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)));
+
 -- name: lock_queues
--- Slots of a limited queue are counted by one worker at a time, after the one before has committed its claims. A row
--- that somebody else holds, be it a forgotten shell, keeps nobody from the other queues.
-SELECT name FROM queues WHERE max_running IS NOT NULL AND paused_at IS NULL ORDER BY name
-FOR NO KEY UPDATE SKIP LOCKED;
+-- [name]: slots of a limited queue are counted by one worker at a time, after the one before has committed its claims. A
+-- row that somebody else holds, be it a forgotten shell, keeps nobody from the other queues.
+SELECT name FROM queues WHERE name = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb)))
+ORDER BY name FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: open_slots
+-- [name]: the free slots of limited queues that this transaction has locked.
+SELECT q.name, q.max_running - (
+    SELECT count(*) FROM executions AS e
+    WHERE e.queue = q.name AND e.finished_at IS NULL AND e.status IN ('leased', 'in_progress')
+) AS free
+FROM queues AS q
+WHERE q.name = ANY (ARRAY(SELECT jsonb_array_elements_text(:batch::jsonb))) AND q.paused_at IS NULL;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import select
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -13,15 +14,20 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
+from holdfast.core.evidence import DIGEST_LENGTH
 from holdfast.errors import BadInput
 from holdfast.sql_files import load_statements
-from holdfast.store.session import Rows, Session, to_json
+from holdfast.store.postgres.connection import BoundedConnection
+from holdfast.store.postgres.errors import is_disk_fault, translate
+from holdfast.store.postgres.limits import OF_EFFECTS, OF_READS, Limits
+from holdfast.store.session import TRANSACTION_CONTROL, Rows, Session, storable_texts, to_json
+from holdfast.store.statement import POSTGRES_COMMENTS, leading_words
 
 PACKAGE = "holdfast.store.postgres"
 KEY_RACES = 10
 
 T = TypeVar("T")
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = BoundedConnection
 
 GOODBYE = (
     pg.AdminShutdown,
@@ -41,16 +47,17 @@ PLANNING = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-PLAN_BY_INDEX = "; ".join(f"SET LOCAL {name} = {value}" for name, value in PLANNING.items())
 
 # `:name`, but neither the `::` of a cast nor a colon inside a word.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
-# What would end the transaction, or outlive it on a connection that is used again. SET LOCAL does neither.
-_SESSION_CONTROL = re.compile(
-    r"(?:[\s;\ufeff]|--[^\n]*\n|/\*.*?\*/)*(start|abort|prepare|discard|reset|set(?!\s+local\b))\b",
-    re.IGNORECASE | re.DOTALL,
-)
+# What would end the transaction, or outlive it on a connection that is used again.
+_SESSION_CONTROL = TRANSACTION_CONTROL | {"start", "abort", "prepare", "deallocate", "discard", "reset", "set", "copy"}
+_FOR_THIS_TRANSACTION = ("local", "constraints")
+# Rows that go through the connection itself leave it in a state in which it takes no statements any more.
+_THROUGH_CONNECTION = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
+# The one kind of lock that neither a COMMIT nor a ROLLBACK gives back.
+_LOCK_OF_SESSION = re.compile(r"\bpg_(?:try_)?advisory_lock", re.IGNORECASE)
 
 
 def to_pyformat(statement: str) -> str:
@@ -64,18 +71,39 @@ def statements() -> Mapping[str, str]:
     return {name: to_pyformat(statement) for name, statement in load_statements(PACKAGE).items()}
 
 
+def setting(settings: Mapping[str, str], *, local: bool) -> str:
+    """Expressions that set all of these, for the transaction or for the session."""
+    return ", ".join(
+        f"set_config('{name}', {sql.Literal(value).as_string(None)}, {str(local).lower()})"
+        for name, value in settings.items()
+    )
+
+
 class Surroundings:
     """The settings of a connection as the engine's statements need them, and as the user's would find them."""
 
-    def __init__(self, connection: Connection, schema: str) -> None:
-        names = ("search_path", *PLANNING)
-        values = connection.execute(f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}").fetchone()
+    def __init__(self, connection: Connection, schema: str, *, synchronous: str) -> None:
+        names = ("search_path", "lock_timeout", "statement_timeout", *PLANNING)
+        asked = ", ".join(f"current_setting({name!r})" for name in (*names, "synchronous_commit"))
+        values = connection.execute(f"SELECT {asked}").fetchone()
         assert values is not None
-        self.path = f"SET search_path TO {sql.Identifier(schema).as_string(None)}"
-        self.of_user = "SELECT " + ", ".join(
-            f"set_config('{name}', {sql.Literal(value).as_string(None)}, true)"
-            for name, value in zip(names, values, strict=True)
-        )
+        *own, synchronous_commit = values
+        limits = OF_EFFECTS.settings
+        of_user = dict(zip(names, own, strict=True))
+        # A user who has set no limit gets one: everybody else waits for a commit step.
+        of_user = {name: limits[name] if name in limits and value == "0" else value for name, value in of_user.items()}
+        # Temporary tables last: what an effect has left there must not hide the engine's.
+        self.path = f"{sql.Identifier(schema).as_string(None)}, pg_temp"
+        self.of_session = {
+            "search_path": self.path,
+            "client_min_messages": "warning",
+            **OF_READS.settings,
+        }
+        # A server configured for more than 'on' (remote_apply) is left at it.
+        if synchronous == "off" or synchronous_commit in ("off", "local"):
+            self.of_session["synchronous_commit"] = synchronous
+        self.set_for_session = f"SELECT {setting(self.of_session, local=False)}"
+        self.set_for_user = f"SELECT {setting(of_user, local=True)}"
 
 
 class Answer:
@@ -100,6 +128,13 @@ class Answer:
     def fetchall(self) -> list[Any]:
         return self._arrived().fetchall()
 
+    def fetchmany(self, size: int = 1, /) -> list[Any]:
+        return self._arrived().fetchmany(size)
+
+    @property
+    def rowcount(self) -> int:
+        return self._arrived().rowcount
+
     def close(self) -> None:
         self._arrived().close()
 
@@ -113,11 +148,12 @@ class Answer:
 class PostgresSession(Session):
     """A transaction of the store on PostgreSQL."""
 
-    def __init__(self, connection: Connection, now: int, surroundings: Surroundings) -> None:
+    def __init__(self, connection: Connection, now: int, surroundings: Surroundings, limits: Limits = OF_READS) -> None:
         # psycopg's connection has another way to say that it is in a transaction: is_open below.
         super().__init__(cast(Any, connection), statements(), now)
         self._psycopg = connection
         self._surroundings = surroundings
+        self._limits = limits
         self._in_statement = False
         self._gathering = False
         self._after_effects = False
@@ -185,8 +221,18 @@ class PostgresSession(Session):
         self._pipelines.close()
 
     def _execute(self, statement: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+        if any(isinstance(value, str) and "\0" in value for value in parameters.values()):
+            parameters = storable_texts(parameters)
         # Prepared at once: there are few of them, and they will be used again.
-        return self._psycopg.execute(self._sql[statement], parameters, prepare=True)
+        try:
+            return self._psycopg.execute(self._sql[statement], parameters, prepare=True)
+        except UnicodeEncodeError:
+            # Raised before anything is sent.
+            return self._psycopg.execute(self._sql[statement], storable_texts(parameters), prepare=True)
+
+    def release_waiting(self, job_ids: Sequence[str], limit: int) -> None:
+        # The statement itself keeps what is left: nobody has to wait for its answer.
+        self.run("release_waiting", batch=to_json(job_ids), now=self.now, limit=limit)
 
     def expect_journal(self, job_ids: Iterable[str]) -> None:
         self._expected = set(job_ids)
@@ -201,6 +247,22 @@ class PostgresSession(Session):
     def in_dialect(self, sql: str) -> str:
         return to_pyformat(sql)
 
+    def digest_of(self, column: str) -> str:
+        return f"left(encode(sha256(convert_to({column}, 'UTF8')), 'hex'), {DIGEST_LENGTH})"
+
+    def attempt(self, sql: str, parameters: Mapping[str, Any]) -> tuple[list[Any], str | None]:
+        self._leave()  # what this look is to see may not have been sent yet
+        self._simple("SAVEPOINT look")
+        try:
+            rows = self._psycopg.execute(to_pyformat(sql).encode(), parameters).fetchall()
+        except psycopg.Error as error:
+            if not self.is_open() or self.is_lost_connection(error):
+                raise
+            self._simple("ROLLBACK TO look")
+            return [], " ".join(str(error).split())
+        self._simple("RELEASE look")
+        return rows, None
+
     def is_open(self) -> bool:
         return self._psycopg.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
@@ -209,6 +271,35 @@ class PostgresSession(Session):
         return isinstance(_error, GOODBYE) or (isinstance(_error, psycopg.OperationalError) and not _error.sqlstate)
 
     # --- effects ---
+
+    def refused_word(self, sql: str) -> str | None:
+        words = leading_words(sql, 2, POSTGRES_COMMENTS)
+        if not words or words[0] not in _SESSION_CONTROL:
+            return None
+        if words[0] == "set" and words[-1] in _FOR_THIS_TRANSACTION:
+            return None
+        if words[0] == "copy" and not _THROUGH_CONNECTION.search(sql):
+            return None
+        return words[0]
+
+    def said_goodbye(self) -> BaseException | None:
+        # The server speaks unasked if it was kept waiting for too long, or is shut down.
+        poll = select.poll()
+        poll.register(self._psycopg.pgconn.socket, select.POLLIN)
+        if not poll.poll(0):
+            return None
+        try:
+            self._simple("SELECT 1")
+        except psycopg.Error as error:
+            return error
+        return None
+
+    def passing(self, error: BaseException) -> Exception | None:
+        return translate(error) if isinstance(error, psycopg.Error) and is_disk_fault(error) else None
+
+    def passing_in_submit(self, error: BaseException) -> Exception | None:
+        ours = translate(error) if isinstance(error, psycopg.Error) else None
+        return ours if ours is not None and ours.passing else None
 
     @contextmanager
     def running_effects(self) -> Iterator[None]:
@@ -224,52 +315,61 @@ class PostgresSession(Session):
 
     def begin_effect(self) -> None:
         # The user's statements find the user's tables, as they would on a connection of their own.
-        self._simple(f"SAVEPOINT effect; {self._surroundings.of_user}")
+        self._simple(f"SAVEPOINT effect; {self._surroundings.set_for_user}")
+        self._psycopg.answer_limit = OF_EFFECTS.answer
         self._in_statement = False
 
     def keep_effect(self) -> None:
-        # Not SET LOCAL: whatever the effect has left as the path of the session ends here.
-        self._simple(f"RELEASE effect; {self._surroundings.path}; {PLAN_BY_INDEX}")
+        # Whatever the effect has left as settings of the session or the transaction, by a function even, ends here.
+        own = f"{setting(self._surroundings.of_session, local=False)}, {setting(self._local_settings(), local=True)}"
+        self._psycopg.answer_limit = self._limits.answer
+        self._simple(
+            "RELEASE effect; CLOSE ALL; UNLISTEN *; DISCARD TEMP; RESET ALL; RESET SESSION AUTHORIZATION; RESET ROLE;"
+            f"SELECT {own}"
+        )
 
     def undo_effect(self) -> None:
+        self._psycopg.answer_limit = self._limits.answer
         self._simple("ROLLBACK TO effect; RELEASE effect")
 
+    def _local_settings(self) -> dict[str, str]:
+        return {**self._limits.settings, **PLANNING}
+
     def execute_effect(self, sql: str, parameters: Any) -> Rows:
+        self._psycopg.keeps_locks |= _LOCK_OF_SESSION.search(sql) is not None
         # Without parameters a % is a %, and not the beginning of one.
-        rows: Rows = self._as_statement(sql, lambda: self._psycopg.execute(sql.encode(), parameters or None))
+        rows: Rows = self._as_statement(lambda: self._psycopg.execute(sql.encode(), parameters or None))
         return rows
 
     def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:
+        self._psycopg.keeps_locks |= _LOCK_OF_SESSION.search(sql) is not None
         cursor = self._psycopg.cursor()
-        self._as_statement(sql, lambda: cursor.executemany(sql.encode(), parameters))
+        self._as_statement(lambda: cursor.executemany(sql.encode(), parameters))
         return cast(Rows, cursor)
 
     def submit_in_effect(self, submit: Callable[[], T]) -> T:
-        self._simple(f"{self._surroundings.path.replace('SET ', 'SET LOCAL ', 1)}; {PLAN_BY_INDEX}")
+        own = {"search_path": self._surroundings.path, **self._local_settings()}
+        self._simple(f"SELECT {setting(own, local=True)}")
         mark = self.journal_mark()
         for _ in range(KEY_RACES):
             self._simple("SAVEPOINT submitting")
             try:
                 answer = submit()
-            except pg.UniqueViolation:
-                # Somebody else has just submitted a job with this key: it is there now, and the answer.
+            except (pg.UniqueViolation, pg.ForeignKeyViolation):
+                # Somebody else has just submitted a job with this key: it is there now, and the answer. Or has just
+                # forgotten the queue.
                 self._simple("ROLLBACK TO submitting")
                 self.drop_journal_after(mark)
                 continue
-            self._simple(f"RELEASE submitting; {self._surroundings.of_user}")
+            self._simple(f"RELEASE submitting; {self._surroundings.set_for_user}")
             return answer
         raise BadInput("a key is being taken and given up by others all the time", hint="try again later")
 
-    def _as_statement(self, text: str, execute: Callable[[], Any]) -> Any:
+    def _as_statement(self, execute: Callable[[], Any]) -> Any:
         """Run one statement of the user's, alone, so that its failure can be caught as on any other database.
 
         Inside a pipeline the server takes one statement at a time: nothing can hide behind a semicolon.
         """
-        if _SESSION_CONTROL.match(text):
-            raise BadInput(
-                f"a commit step may not run {text.split(maxsplit=1)[0].upper()!r}",
-                hint="the engine commits: effect and job together; SET LOCAL is allowed",
-            )
         try:
             with self._psycopg.pipeline():
                 if self._in_statement:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
+import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import psycopg
+from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
-from holdfast.core.invariants import Finding
+from holdfast.core.facts import Finding
 from holdfast.crash_points import crash_point
 from holdfast.errors import (
     BadInput,
@@ -27,16 +29,32 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnsafe,
 )
+from holdfast.store.changes import Changes
 from holdfast.store.messages import Claim, NewJob, Submitted, Write
+from holdfast.store.postgres.backup import SCHEMA_NAME, backup
 from holdfast.store.postgres.checking import damage, missing_rules
-from holdfast.store.postgres.errors import is_lost_race, translate, translated_errors
+from holdfast.store.postgres.connection import BoundedConnection
+from holdfast.store.postgres.errors import is_lock_timeout, is_lost_race, translate, translated_errors
+from holdfast.store.postgres.isolation import write_in_parts
+from holdfast.store.postgres.limits import (
+    GREETING,
+    OF_CLIENTS,
+    OF_EFFECTS,
+    OF_LONG_READS,
+    OF_READS,
+    OF_WORKERS,
+    SUSPICION,
+    Limits,
+)
 from holdfast.store.postgres.migrating import migrate
-from holdfast.store.postgres.session import PLAN_BY_INDEX, Connection, PostgresSession, Surroundings
+from holdfast.store.postgres.session import PLANNING, Connection, PostgresSession, Surroundings, setting
 from holdfast.store.postgres.wakeup import PostgresListener
-from holdfast.store.session import Session
+from holdfast.store.processes import refuse_fork
+from holdfast.store.session import Session, to_json
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import claiming
-from holdfast.store.verbs.checking import impossible_values, orphans
+from holdfast.store.verbs.checking import repeated_executions, tables
+from holdfast.store.verbs.effects import EffectEndedTransaction
 from holdfast.store.verbs.evidence import is_durable
 from holdfast.store.verbs.writing import jobs_of
 
@@ -45,11 +63,15 @@ log = logging.getLogger("holdfast.postgres")
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # Said outright: a server or role may have another default, and the statements count on seeing what others committed.
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+END_TRANSACTION = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND xact_start = %s::timestamptz
+"""
 DEFAULT_SCHEMA = "holdfast"
 RACES = 10
+VERBS_OF_WORKERS = frozenset({"claim", "extend-leases", "recover", "settle", "evidence", "announce", "retire"})
+LOST_IN_EFFECT = 3
 QUEUE_PAUSES = (0.005, 0.02, 0.05, 0.1)
 SECRET_OPTIONS = ("password", "sslpassword")
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 # A server or a network that is gone is noticed within about a minute, by both sides.
 CONNECTING: Mapping[str, Any] = {
@@ -61,11 +83,6 @@ CONNECTING: Mapping[str, Any] = {
     "tcp_user_timeout": 60_000,
     "application_name": "holdfast",
 }
-
-# A worker that hangs inside a transaction (a frozen host) lets go of its locks: soon, or when a commit step would
-# have had ample time between two of its statements.
-IDLE_LIMIT = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
-IDLE_LIMIT_OF_EFFECTS = "SET LOCAL idle_in_transaction_session_timeout = '120s'"
 
 
 class PostgresStore(SqlStore):
@@ -84,8 +101,9 @@ class PostgresStore(SqlStore):
         timeout: float = 10.0,
         read_only: bool = False,
     ) -> None:
-        if not _SCHEMA.fullmatch(schema):
+        if not SCHEMA_NAME.fullmatch(schema):
             raise SettingsError(f"{schema!r} cannot be the name of a schema", hint="lower-case letters, digits and '_'")
+        super().__init__()
         self.url = without_password(url)
         self._conninfo = url
         self._schema = schema
@@ -98,10 +116,15 @@ class PostgresStore(SqlStore):
         self._connections = connections
         self._read_only = read_only
         self._unanswered: list[Claim] = []
+        self._hung_at = 0.0
+        self._lost_in: Counter[str] = Counter()
+        self._process = os.getpid()
+        self.changes = Changes(self.flows_of)
         with translated_errors():
             migrate(url, schema, where=self.url, timeout=timeout, read_only=read_only)
             self._pool = ConnectionPool(
                 url,
+                connection_class=BoundedConnection,
                 min_size=1,
                 max_size=connections,
                 timeout=timeout,
@@ -118,7 +141,8 @@ class PostgresStore(SqlStore):
         self.now = clock or self._estimated_now
 
     def close(self) -> None:
-        self._pool.close()
+        if os.getpid() == self._process:  # or the connections are the parent's
+            self._pool.close()
 
     @contextmanager
     def writing(self, verb: str) -> Iterator[Session]:
@@ -129,10 +153,11 @@ class PostgresStore(SqlStore):
             )
         if self._read_only:
             raise StoreReadOnly(f"{self.url} was opened for reading", hint="open it for writing to change anything")
-        limit = IDLE_LIMIT_OF_EFFECTS if "Commit" in verb else IDLE_LIMIT
-        begin = f"{BEGIN}; {limit}; {PLAN_BY_INDEX}; SELECT {CLOCK}"
-        with translated_errors(), self._connected(begin) as (connection, now):
-            session = PostgresSession(connection, now, self._surroundings)
+        limits = _limits_of(verb)
+        settings = setting({**limits.settings, **PLANNING}, local=True)
+        begin = f"{BEGIN}; SELECT {CLOCK}, pg_backend_pid(), now()::text, {settings}"
+        with translated_errors(), self._connected(begin, limits) as (connection, now):
+            session = PostgresSession(connection, now, self._surroundings, limits)
             self._open.verb = verb
             try:
                 with session.pipelined():
@@ -149,11 +174,16 @@ class PostgresStore(SqlStore):
             crash_point(verb, "after-commit")
             if session.changed_work:
                 self._notify(connection)
+        self.changes.tell(session.journaled)
 
     @contextmanager
     def reading(self, *, consistent: bool = False) -> Iterator[Session]:
-        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; " if consistent else ""
-        with translated_errors(), self._connected(f"{begin}SELECT {CLOCK}") as (connection, now):
+        limits = OF_LONG_READS if consistent else OF_READS
+        greeting = f"SELECT {CLOCK}"
+        if consistent:
+            begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+            greeting = f"{begin}; {greeting}, {setting(limits.settings, local=True)}"
+        with translated_errors(), self._connected(greeting, limits) as (connection, now):
             try:
                 yield PostgresSession(connection, now, self._surroundings)
             finally:
@@ -178,82 +208,134 @@ class PostgresStore(SqlStore):
             if found:
                 return found
         for pause in QUEUE_PAUSES:
-            if limit < 1 or not self._has_ready():
+            if limit < 1 or not self._has_ready(flows):
                 break
             try:
-                return self._claim(worker_id, flows, limit, lease_ms)
+                return self.claim_ready(worker_id=worker_id, flows=flows, limit=limit, lease_ms=lease_ms)
             except claiming.QueuesBusy:
                 # Another worker is done with counting in no time. For a shell that forgot its lock nobody waits long.
                 time.sleep(pause)
         return []
 
-    def _claim(self, worker_id: str, flows: Mapping[str, str], limit: int, lease_ms: int) -> list[Claim]:
-        claims: list[Claim] = []
+    def claim_once(self, chosen: claiming.Chosen, *, promote: bool = True, **request: Any) -> list[Claim]:
         try:
-            with self.writing("claim") as session:
-                claims = claiming.claim(session, worker_id=worker_id, flows=flows, limit=limit, lease_ms=lease_ms)
+            return super().claim_once(chosen, promote=promote, **request)
         except StoreUnavailable:
             # They may be ours: the next call finds out, or they would lie idle until their leases run out.
-            self._unanswered += claims
+            self._unanswered += chosen.claims
             raise
-        return claims
 
-    def evidence(self, batch: Sequence[Write]) -> list[bool]:
+    def write(
+        self, batch: Sequence[Write], *, worker_id: str, lease_ms: int, renew: Callable[[], Sequence[str]] = tuple
+    ) -> list[Exception | None]:
+        def attempt(part: Sequence[Write]) -> list[Exception | None]:
+            return super(PostgresStore, self).write(part, worker_id=worker_id, lease_ms=lease_ms, renew=renew)
+
+        try:
+            return attempt(batch)
+        except StoreUnavailable as error:
+            if len(batch) == 1 or not is_lock_timeout(error):
+                raise
+            return write_in_parts(batch, attempt, error)
+
+    def evidence(self, batch: Sequence[Write]) -> list[bool | None]:
         # The lock waits for a COMMIT that the server may still be working on, though its connection is gone.
         with self.writing("evidence") as session:
-            session.lock_jobs(jobs_of(batch))
-            return [is_durable(session, one) for one in batch]
+            held = self._held_by_others(session, list(jobs_of(batch)))
+            answers = [None if held.intersection(jobs_of([one])) else is_durable(session, one) for one in batch]
+        self.changes.resolve(answers)
+        return answers
 
     def _claimed_unanswered(self, worker_id: str) -> list[Claim]:
         with self.writing("evidence") as session:
-            session.lock_jobs(sorted(claim.job.job_id for claim in self._unanswered))
+            doubtful = self._held_by_others(session, [claim.job.job_id for claim in self._unanswered])
             held = {row[0] for row in session.run("held", worker=worker_id, now=session.now).fetchall()}
-        found = [claim for claim in self._unanswered if claim.exec_id in held]
-        self._unanswered = []
-        return found
+        known = [claim for claim in self._unanswered if claim.job.job_id not in doubtful]
+        self._unanswered = [claim for claim in self._unanswered if claim.job.job_id in doubtful]
+        return [claim for claim in known if claim.exec_id in held]
+
+    def _held_by_others(self, session: Session, job_ids: Sequence[str]) -> set[str]:
+        """Lock these jobs; those that somebody else has locked, and of which nothing can be said yet."""
+        batch = to_json(sorted(set(job_ids)))
+        free = {row[0] for row in session.run("lock_free_jobs", batch=batch).fetchall()}
+        missing = set(job_ids) - free
+        if not missing:
+            return missing
+        return {row[0] for row in session.run("known_jobs", batch=to_json(sorted(missing))).fetchall()}
 
     def listen(self) -> PostgresListener:
         return PostgresListener(self._conninfo, self._channel, CONNECTING)
 
-    def backup(self, target: Path) -> None:
-        raise BadInput(
-            f"a PostgreSQL database is not copied to {target} from here",
-            hint=f"use PostgreSQL's own tools: pg_dump --schema={self._schema}, or a base backup with its archive",
-        )
+    def backup(self, target: Path, *, schemas: Sequence[str] = ()) -> None:
+        with self._connected(f"SELECT {CLOCK}", OF_READS) as (connection, _):
+            server = connection.info.server_version // 10_000
+        backup(self._conninfo, self._schema, target, server=server, others=schemas)
+
+    @contextmanager
+    def looking(self) -> Iterator[Session]:
+        with self.reading(consistent=True) as session:
+            yield session
+
+    def damage(self, *, most_bytes: int | None) -> list[Finding]:  # noqa: ARG002 - nothing is read for it
+        return []  # the server looks at every page that it reads, and says so then
 
     def integrity(self, *, deep: bool) -> Iterator[Finding]:
-        with self.reading(consistent=True) as session:
+        with self.looking() as session:
             findings = list(damage(session)) if deep else []
             findings += missing_rules(session)
-            findings += impossible_values(session)
-            findings += orphans(session)
+            findings += tables(session, with_pruned=True)
+            findings += repeated_executions(session)
         return iter(findings)
 
     def missing_rules(self) -> Iterator[Finding]:
         with self.reading() as session:
             return iter(list(missing_rules(session)))
 
-    def refuse_passing(self, error: BaseException) -> None:
-        passing = translate(error) if isinstance(error, psycopg.Error) else None
-        if isinstance(passing, StoreUnavailable):
-            raise passing from error
+    def refuse_passing(self, ended: EffectEndedTransaction) -> None:
+        cause = ended.cause
+        passing = translate(cause) if isinstance(cause, psycopg.Error) else None
+        # A commit step that kept the server waiting would do so next time, and the time after that.
+        if passing is None or not passing.passing or isinstance(cause, pg.IdleInTransactionSessionTimeout):
+            return
+        # So would one that makes the connection end; a server that goes away in the midst of the same one three times
+        # in a row, and of no other, is unlikely.
+        self._lost_in[ended.write.exec_id] += 1
+        if self._lost_in[ended.write.exec_id] < LOST_IN_EFFECT:
+            raise passing from cause
+        del self._lost_in[ended.write.exec_id]
 
     # --- inside ---
 
     @contextmanager
-    def _connected(self, greeting: str) -> Iterator[tuple[Connection, int]]:
+    def _connected(self, greeting: str, limits: Limits) -> Iterator[tuple[Connection, int]]:
         """A connection that has just answered, and the server's time. Dead ones of the pool are passed over."""
         connection, now = self._greeted(greeting)
+        connection.answer_limit = limits.answer
         try:
             yield connection, now
         finally:
-            if not connection.closed and connection.info.transaction_status is not TransactionStatus.IDLE:
-                connection.close()  # not known to be clean: the pool makes a new one
+            hung = connection.on_server if connection.is_given_up else None
+            is_clean = connection.info.transaction_status is TransactionStatus.IDLE and not connection.keeps_locks
+            if not connection.closed and not is_clean:
+                connection.close()  # the pool makes a new one
             self._pool.putconn(connection)
+            if hung is not None:
+                self._hung_at = time.monotonic()
+                self._end_on_server(*hung)
+
+    def _end_on_server(self, process: int, began: str) -> None:
+        """End a transaction that nobody can reach any more: in the midst of a message, the server waits for ever."""
+        try:
+            with self._connected(f"SELECT {CLOCK}", OF_WORKERS) as (connection, _):
+                connection.execute(END_TRANSACTION, (process, began))
+        except (psycopg.Error, PoolTimeout) as error:
+            log.warning("the transaction of a hung connection could not be ended: %s", error)
 
     def _greeted(self, greeting: str) -> tuple[Connection, int]:
+        refuse_fork(self._process)
         for remaining in range(self._connections, -1, -1):
             connection = self._pool.getconn()
+            connection.answer_limit = GREETING if connection.answered_at > self._hung_at else SUSPICION
             try:
                 answer = connection.execute(greeting.encode())
                 while answer.nextset():
@@ -261,7 +343,10 @@ class PostgresStore(SqlStore):
                 row = answer.fetchone()
                 assert row is not None
                 server = int(row[0])
+                connection.on_server = (row[1], row[2]) if greeting.startswith(BEGIN) else None
             except BaseException as error:
+                if connection.is_given_up:
+                    self._hung_at = time.monotonic()
                 connection.close()
                 self._pool.putconn(connection)
                 # Nothing has been done over it yet, so another one may be tried without asking what was.
@@ -298,21 +383,15 @@ class PostgresStore(SqlStore):
             log.warning("could not notify: %s", error)
 
     def _configure(self, connection: Connection) -> None:
-        self._surroundings = Surroundings(connection, self._schema)
+        connection.answer_limit = OF_READS.answer
         synchronous = "on" if self._synchronous == "FULL" else "off"
-        connection.execute(
-            # Nobody waits for a lock for ever, but longer than one who is gone may hold it (IDLE_LIMIT).
-            # A server configured for more than 'on' (remote_apply) is left at it.
-            f"{self._surroundings.path}; SET lock_timeout = '15s'; SET client_min_messages = warning".encode()
-        )
-        setting = connection.execute("SHOW synchronous_commit").fetchone()
-        if synchronous == "off" or (setting and setting[0] in ("off", "local")):
-            connection.execute(f"SET synchronous_commit = {synchronous}")
+        self._surroundings = Surroundings(connection, self._schema, synchronous=synchronous)
+        connection.execute(self._surroundings.set_for_session)
 
     def _check_durability(self) -> None:
         if self._synchronous != "FULL":
             return
-        with self._connected(f"SELECT {CLOCK}") as (connection, _):
+        with self._connected(f"SELECT {CLOCK}", OF_READS) as (connection, _):
             for setting in ("fsync", "full_page_writes", "synchronous_commit"):
                 row = connection.execute(f"SHOW {setting}".encode()).fetchone()
                 if row is None or row[0] == "off":
@@ -320,6 +399,12 @@ class PostgresStore(SqlStore):
                         f"the server has {setting} = off: an acknowledged commit may be lost",
                         hint="turn it on, or accept that with synchronous NORMAL",
                     )
+
+
+def _limits_of(verb: str) -> Limits:
+    if verb not in VERBS_OF_WORKERS and not verb.startswith("write."):
+        return OF_CLIENTS
+    return OF_WORKERS._replace(idle=OF_EFFECTS.idle) if "Commit" in verb else OF_WORKERS
 
 
 def without_password(url: str) -> str:

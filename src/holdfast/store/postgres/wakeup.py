@@ -12,9 +12,14 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from holdfast.store.postgres.connection import BoundedConnection
+from holdfast.store.postgres.limits import GREETING
+
 log = logging.getLogger("holdfast.postgres")
 
 RECONNECT_PAUSE = 1.0
+HEARTBEAT = 30.0
+"""A connection over which nothing was heard for so long is asked whether it is still there."""
 
 
 class PostgresListener:
@@ -27,13 +32,16 @@ class PostgresListener:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._watched: set[int] = set()
         self._tried_at = -RECONNECT_PAUSE
-        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self._connection: BoundedConnection | None = None
         self._connect()
 
     def wait(self, timeout: float | None) -> bool:
         """Until notified, woken, or a watched descriptor is ready, or the time is up; True unless it was the time."""
         if self._connection is None:
             self._connect()
+        elif time.monotonic() - self._connection.answered_at > HEARTBEAT:
+            self._ask()
+            return True  # what arrived meanwhile, or would have over a connection that was none, is not known
         descriptors = [self._read, *self._watched]
         if self._connection is not None:
             if self._drain():
@@ -75,17 +83,29 @@ class PostgresListener:
         try:
             return any(True for _ in self._connection.notifies(timeout=0))
         except psycopg.Error as error:
-            log.warning("listening connection lost: %s", error)
-            self._connection.close()
-            self._connection = None
+            self._drop(error)
             return True
+
+    def _ask(self) -> None:
+        assert self._connection is not None
+        try:
+            self._connection.execute("SELECT 1")
+        except psycopg.Error as error:
+            self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        assert self._connection is not None
+        log.warning("listening connection lost: %s", error)
+        self._connection.close()
+        self._connection = None
 
     def _connect(self) -> None:
         if time.monotonic() - self._tried_at < RECONNECT_PAUSE:
             return
         self._tried_at = time.monotonic()
         try:
-            self._connection = psycopg.connect(self._conninfo, **{**self._connecting, "connect_timeout": 5})
+            self._connection = BoundedConnection.connect(self._conninfo, **{**self._connecting, "connect_timeout": 5})
+            self._connection.answer_limit = GREETING
             self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
         except psycopg.Error as error:
             log.warning("cannot listen, looking now and then instead: %s", error)

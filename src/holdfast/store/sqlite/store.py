@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
-from holdfast.core.invariants import Finding
-from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.core.facts import Finding
+from holdfast.errors import BadInput, StoreError
 from holdfast.sql_files import load_migrations, load_statements
+from holdfast.store.changes import Changes
 from holdfast.store.migrating import pending
 from holdfast.store.session import Session
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import checking
 from holdfast.store.sqlite.backup import backup
-from holdfast.store.sqlite.database import APPLICATION_ID, Database, translate
-from holdfast.store.sqlite.session import SqliteSession
+from holdfast.store.sqlite.database import APPLICATION_ID, Database
+from holdfast.store.sqlite.session import SqliteSession, passing_in_effect
 from holdfast.store.sqlite.wakeup import FifoListener, FifoNotifier
-from holdfast.store.verbs.checking import impossible_values, orphans
+from holdfast.store.verbs.checking import repeated_executions, tables
+from holdfast.store.verbs.effects import EffectEndedTransaction
 
 PACKAGE = "holdfast.store.sqlite"
 
@@ -38,9 +41,11 @@ class SqliteStore(SqlStore):
     def __init__(
         self, path: Path, *, synchronous: str = "FULL", clock: Callable[[], int] = wall_clock, read_only: bool = False
     ) -> None:
+        super().__init__()
         self.url = f"sqlite:///{path.absolute()}"
         self.path = path
         self.now = clock
+        self.changes = Changes(self.flows_of)
         self._sql = load_statements(PACKAGE)
         self._database = Database(path, synchronous=synchronous, read_only=read_only)
         self._wake_directory = path.with_name(path.name + ".wake")
@@ -66,6 +71,7 @@ class SqliteStore(SqlStore):
             session.flush_journal()
         if session.changed_work:
             self._notifier.notify()
+        self.changes.tell(session.journaled)
 
     @contextmanager
     def reading(self, *, consistent: bool = False) -> Iterator[Session]:
@@ -76,30 +82,37 @@ class SqliteStore(SqlStore):
     def listen(self) -> FifoListener:
         return FifoListener(self._wake_directory)
 
-    def backup(self, target: Path) -> None:
+    def backup(self, target: Path, *, schemas: Sequence[str] = ()) -> None:
+        if schemas:
+            raise BadInput("a SQLite database has no schemas to choose from", hint="a backup of it has all tables")
         with self._database.snapshot() as connection:
             backup(connection, target)
 
-    def integrity(self, *, deep: bool) -> Iterator[Finding]:
+    @contextmanager
+    def looking(self) -> Iterator[Session]:
         with self._database.snapshot() as connection:
-            findings = list(checking.damage(connection, deep=deep))
-        if not findings:
-            # What is damaged cannot be asked further questions.
-            with self._database.snapshot() as connection:
-                session = SqliteSession(connection, self._sql, self.now())
-                findings += checking.missing_rules(connection)
-                findings += impossible_values(session)
-                findings += orphans(session)
+            yield SqliteSession(connection, self._sql, self.now())
+
+    def damage(self, *, most_bytes: int | None) -> list[Finding]:
+        with self._database.snapshot() as connection:
+            return list(checking.damage(connection, deep=False, most_bytes=most_bytes))
+
+    def integrity(self, *, deep: bool) -> Iterator[Finding]:
+        with self.looking() as session:
+            connection = cast(sqlite3.Connection, session.connection)
+            findings = [*checking.damage(connection, deep=deep), *checking.missing_rules(connection)]
+            findings += tables(session, with_pruned=True)
+            findings += repeated_executions(session)
         return iter(findings)
 
     def missing_rules(self) -> Iterator[Finding]:
         with self._database.reading() as connection:
             return iter(list(checking.missing_rules(connection)))
 
-    def refuse_passing(self, error: BaseException) -> None:
-        passing = translate(error, self.path) if isinstance(error, sqlite3.Error) else None
-        if isinstance(passing, StoreUnavailable):
-            raise passing from error
+    def refuse_passing(self, ended: EffectEndedTransaction) -> None:
+        passing = passing_in_effect(ended.cause)
+        if passing is not None:
+            raise passing from ended.cause
 
     def _refuse_other_schema(self) -> None:
         with self._database.reading() as reader:
@@ -114,10 +127,7 @@ class SqliteStore(SqlStore):
             if not pending(migrations, _schema_version(reader), str(self.path)):
                 return
         with self._database.transaction("migrate") as connection:
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS holdfast_migrations "
-                "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL)"
-            )
+            connection.execute(checking.MIGRATIONS)
             # Asked again under the lock: several processes may open a new database at once.
             for migration in pending(migrations, _schema_version(connection), str(self.path)):
                 run_script(connection, migration.sql)

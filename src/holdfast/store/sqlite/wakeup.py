@@ -29,6 +29,7 @@ class FifoListener:
         self._poll.register(self._descriptor, select.POLLIN)
         self._watched: set[int] = set()
         self._woken = False
+        self._process = os.getpid()
 
     def wait(self, timeout: float | None) -> bool:
         """Sleep until notified, a watched descriptor is ready, or the time is up; True unless it was the time."""
@@ -63,7 +64,8 @@ class FifoListener:
 
     def close(self) -> None:
         """Stop listening."""
-        self._path.unlink(missing_ok=True)
+        if os.getpid() == self._process:
+            self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 

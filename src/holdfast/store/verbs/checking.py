@@ -1,89 +1,201 @@
-"""Faults that only the rows themselves can show: impossible values, orphans, jobs that cannot be read."""
+"""Faults of the tables beside the jobs: queues, definitions, workers, exceptions that were left, waits in a circle."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
-from holdfast.core.invariants import Finding, JobFacts, Severity
-from holdfast.core.states import Disposition, ExecutionStatus, JobState
-from holdfast.store.rows import executions_of, job_of, journal_of
+from holdfast.core.agreement import wait_cycles
+from holdfast.core.facts import Finding, error
 from holdfast.store.session import Session
-
-PAGE = 500
-
-
-def impossible_values(session: Session) -> Iterator[Finding]:
-    """Ids used twice, states that do not exist, counts below zero, states that are not the projection."""
-    states, statuses, dispositions = (
-        ", ".join(f"'{member.value}'" for member in kind) for kind in (JobState, ExecutionStatus, Disposition)
-    )
-    run = session.connection.execute
-    for job_id, count in run("SELECT job_id, count(*) FROM jobs GROUP BY job_id HAVING count(*) > 1"):
-        yield fault("duplicate-id", f"job {job_id}", f"there are {count} jobs with this id")
-    for exec_id, count in run("SELECT exec_id, count(*) FROM executions GROUP BY exec_id HAVING count(*) > 1"):
-        yield fault("duplicate-id", f"execution {exec_id}", f"there are {count} executions with this id")
-    for job_id, state in run(f"SELECT job_id, state FROM jobs WHERE state NOT IN ({states})"):
-        yield fault("invalid-status", f"job {job_id}", f"state {state!r} does not exist")
-    for exec_id, status, disposition in run(
-        f"SELECT exec_id, status, disposition FROM executions "
-        f"WHERE status NOT IN ({statuses}) OR disposition NOT IN ({dispositions})"
-    ):
-        yield fault("invalid-status", f"execution {exec_id}", f"{status!r} with {disposition!r} does not exist")
-    for job_id, attempt in run("SELECT job_id, attempt FROM jobs WHERE attempt < 0 OR failures < 0 OR crashes < 0"):
-        yield fault("negative-count", f"job {job_id}", f"attempt {attempt}, failures or crashes are negative")
-    for job_id, stored, projected in run(
-        "SELECT j.job_id, j.state, p.state FROM jobs AS j JOIN job_projection AS p ON p.job_id = j.job_id "
-        f"WHERE j.state <> p.state AND j.state IN ({states})"
-    ):
-        yield fault("projection-mismatch", f"job {job_id}", f"stored as {stored}, but its executions say {projected}")
+from holdfast.store.verbs.facts import decoded_definition
+from holdfast.store.verbs.queues import shown_limit
 
 
-def orphans(session: Session) -> Iterator[Finding]:
-    """Rows whose job is not there, and jobs that have lost what belongs to them."""
-    run = session.connection.execute
-    for table in ("requests", "executions", "steps", "journal"):
-        rows = run(
-            f"SELECT DISTINCT job_id FROM {table} WHERE job_id NOT IN (SELECT job_id FROM jobs) "
-            "AND job_id NOT IN (SELECT job_id FROM pruned)"
-        )
-        for (job_id,) in rows:
-            yield fault("orphan-rows", f"{table} of job {job_id}", "belong to a job that does not exist")
-    for job_id, other in run(
-        "SELECT job_id, waits_for FROM jobs WHERE waits_for IS NOT NULL AND waits_for NOT IN (SELECT job_id FROM jobs)"
-    ):
-        yield fault("orphan-rows", f"job {job_id}", f"waits for job {other}, which does not exist")
-    for (job_id,) in run("SELECT job_id FROM jobs WHERE job_id NOT IN (SELECT job_id FROM requests)"):
-        yield fault("orphan-rows", f"job {job_id}", "has lost its request")
+class QueueRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of queues."""
+
+    name: str
+    max_running: int | None
+    limit_by: str | None
+    paused_at: int | None
+    paused_by: str | None
+    paused_reason: str | None
 
 
-def facts(session: Session, *, unsettled_only: bool) -> Iterator[JobFacts | Finding]:
-    """Job by job what the invariants need; the journal too, unless only running jobs are looked at."""
-    statement = "fact_running" if unsettled_only else "fact_jobs"
-    after = ""
-    while True:
-        rows = session.run(statement, after=after, limit=PAGE).fetchall()
-        for row in rows:
+class DefinitionRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of definitions."""
+
+    fingerprint: str
+    flow: str
+    definition: str
+    first_seen_at: int
+
+
+class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of workers."""
+
+    worker_id: str
+    flows: str
+    started_at: int
+    seen_at: int
+
+
+class PrunedJobRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of pruned."""
+
+    job_id: str
+    flow: str
+    state: str
+    finished_at: int
+    entries: int
+    head: str
+    pruned_at: int
+    pruned_by: str
+
+
+class KeyRow(msgspec.Struct, frozen=True, array_like=True):
+    """A row of keys."""
+
+    flow: str
+    key: str
+    job_id: str
+    request_digest: str
+    taken_at: int
+    expires_at: int | None
+
+
+LONG = ("pruned", "keys")
+"""Tables that grow for ever."""
+STRAY_KEYS = """
+SELECT k.flow, k.key, k.job_id FROM keys AS k
+WHERE NOT EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = k.job_id AND j.flow = k.flow AND j.key = k.key)
+    AND NOT EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = k.job_id AND p.flow = k.flow)
+ORDER BY 1, 2
+"""
+
+UNASKED = """
+SELECT c.job_id FROM cancellations AS c JOIN jobs AS j ON j.job_id = c.job_id
+WHERE j.state = 'succeeded' OR (j.state IN ('pending', 'running') AND j.cancel_reason IS NULL)
+ORDER BY 1
+"""
+LAST_EVENTS = """
+SELECT e.queue, e.action, e.at, e.actor, e.after, e.reason FROM queue_events AS e
+WHERE e.seq = (
+    SELECT max(f.seq) FROM queue_events AS f
+    WHERE f.queue = e.queue AND (f.action = 'limit') = (e.action = 'limit')
+)
+"""
+
+ROWS: dict[str, type[msgspec.Struct]] = {
+    "queues": QueueRow,
+    "definitions": DefinitionRow,
+    "workers": WorkerRow,
+    "pruned": PrunedJobRow,
+    "keys": KeyRow,
+}
+
+
+def tables(session: Session, *, with_pruned: bool) -> Iterator[Finding]:
+    """Every fault of the tables that are not about one job; they are short, but for what was pruned and keys."""
+    rows: dict[str, list[Any]] = {}
+    for table, kind in ROWS.items():
+        if table in LONG and not with_pruned:
+            continue
+        columns = ", ".join(kind.__struct_fields__)
+        raw, problem = session.attempt(f"SELECT {columns} FROM {table} ORDER BY 1", {})
+        if problem is not None:
+            yield error("unreadable-rows", f"table {table}", f"cannot be read: {problem}")
+        rows[table] = []
+        for row in raw:
             try:
-                yield _facts_of(session, row, with_journal=not unsettled_only)
-            except msgspec.ValidationError as error:
-                yield fault("unreadable-row", f"job {row[0]}", f"has a value that cannot be: {error}")
-        if len(rows) < PAGE:
-            return
-        after = rows[-1][0]
+                rows[table].append(msgspec.convert(row, kind))
+            except msgspec.ValidationError as fault:
+                column = _column(fault, kind)
+                yield error("unreadable-row", f"{table} {row[0]!r}", f"{column} has a value that cannot be: {fault}")
+    yield from _queues(rows["queues"])
+    yield from _queue_histories(session, rows["queues"])
+    yield from _definitions(rows["definitions"])
+    yield from _workers(rows["workers"])
+    yield from _permits(session)
+    for (job_id,) in session.attempt(UNASKED, {})[0]:
+        yield error("cancel-unexplained", f"job {job_id}", "its children are to be cancelled with it, and it is not")
+    if with_pruned:
+        for flow, key, job_id in session.attempt(STRAY_KEYS, {})[0]:
+            yield error("orphan-rows", f"key {key!r} of flow {flow}", f"stands for job {job_id}, which never had it")
+    yield from circles(session)
 
 
-def fault(code: str, subject: str, message: str) -> Finding:
-    """A finding that is an error."""
-    return Finding(code=code, severity=Severity.ERROR, subject=subject, message=message)
+def circles(session: Session) -> Iterator[Finding]:
+    """Jobs that wait for each other for ever."""
+    sql = "SELECT job_id, waits_for FROM jobs WHERE waits_for IS NOT NULL AND state = 'pending'"
+    waits, _ = session.attempt(sql, {})
+    for members in wait_cycles(dict(waits)):
+        if len(members) > 1:
+            circle = " → ".join([*members, members[0]] if len(members) < 10 else [*members[:9], "…", members[0]])
+            for job_id in members:
+                yield error("wait-cycle", f"job {job_id}", f"waits for itself, through others: {circle}")
 
 
-def _facts_of(session: Session, row: tuple[object, ...], *, with_journal: bool) -> JobFacts:
-    job = job_of(row)
-    journal = None
-    if with_journal:
-        cursor = session.run("journal_of", job_id=job.job_id)
-        journal = tuple(journal_of(cursor, entry) for entry in cursor)
-    executions = executions_of(session.run("executions", job_id=job.job_id))
-    return JobFacts(job=job, executions=tuple(executions), journal=journal)
+def repeated_executions(session: Session) -> Iterator[Finding]:
+    """Execution ids that are used twice."""
+    sql = "SELECT exec_id, count(*) FROM executions GROUP BY exec_id HAVING count(*) > 1"
+    for exec_id, count in session.attempt(sql, {})[0]:
+        yield error("duplicate-id", f"execution {exec_id}", f"there are {count} executions with this id")
+
+
+def _queues(queues: list[QueueRow]) -> Iterator[Finding]:
+    for queue in queues:
+        if queue.max_running is not None and queue.max_running < 0:
+            yield error("unreadable-row", f"queues {queue.name!r}", f"max_running is {queue.max_running}")
+        if len({queue.paused_at is None, queue.paused_by is None, queue.paused_reason is None}) > 1:
+            yield error("unreadable-row", f"queues {queue.name!r}", "is paused by halves")
+
+
+def _queue_histories(session: Session, queues: list[QueueRow]) -> Iterator[Finding]:
+    """A queue is as its history says; about what an older version has done, that says nothing."""
+    last = {(queue, action == "limit"): what for queue, action, *what in session.attempt(LAST_EVENTS, {})[0]}
+    for queue in queues:
+        subject = f"queue {queue.name!r}"
+        limit, pause = last.get((queue.name, True)), last.get((queue.name, False))
+        if limit is not None and limit[2] != shown_limit(queue.max_running):
+            yield error("queue-changed", subject, f"its limit is {queue.max_running}, but it was set to {limit[2]}")
+        if pause is not None:
+            at, actor, after, reason = pause
+            should = (at, actor, reason) if after == "paused" else (None, None, None)
+            if should != (queue.paused_at, queue.paused_by, queue.paused_reason):
+                is_now = "open" if queue.paused_at is None else "paused"
+                yield error("queue-changed", subject, f"it is {is_now}, but by its history {actor} has left it {after}")
+
+
+def _definitions(definitions: list[DefinitionRow]) -> Iterator[Finding]:
+    for row in definitions:
+        definition = decoded_definition(row.definition)
+        subject = f"definition {row.fingerprint}"
+        if definition is None:
+            yield error("definition-damaged", subject, "is not a definition: its jobs cannot be compared with any flow")
+        elif definition.flow != row.flow:
+            yield error("definition-damaged", subject, f"is of flow {definition.flow}, not of {row.flow}")
+        elif hashlib.sha256(row.definition.encode()).hexdigest()[: len(row.fingerprint)] != row.fingerprint:
+            yield error("definition-damaged", subject, "is not what its fingerprint was made from")
+
+
+def _workers(workers: list[WorkerRow]) -> Iterator[Finding]:
+    for worker in workers:
+        try:
+            msgspec.json.decode(worker.flows, type=list[str])
+        except msgspec.MsgspecError as fault:
+            yield error("unreadable-row", f"workers {worker.worker_id!r}", f"its flows cannot be read: {fault}")
+
+
+def _permits(session: Session) -> Iterator[Finding]:
+    for job_id, act in session.attempt("SELECT job_id, act FROM permits ORDER BY 1", {})[0]:
+        yield error("permit-left", f"job {job_id}", f"a rule does not hold for it ({act}): no transaction leaves that")
+
+
+def _column(fault: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
+    _, _, where = str(fault).partition(" - at `$[")
+    return kind.__struct_fields__[int(where.rstrip("]`"))] if where else "?"

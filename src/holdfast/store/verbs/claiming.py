@@ -2,76 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.core.ending import CARRYING_CODES, CLEANUP_POSITION, INTERRUPTING_CODES, EndCode, path_after_crash
+from holdfast.core.ending import (
+    CARRYING_CODES,
+    CLEANUP_POSITION,
+    INTERRUPTING_CODES,
+    PATH_AFTER_FAILURE,
+    PATH_GIVEN_BACK,
+    EndCode,
+    path_after_crash,
+)
+from holdfast.core.evidence import Evidence, joined_evidence, metadata_of
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
 from holdfast.core.worker_id import label_of
+from holdfast.errors import RowUnreadable
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.messages import Claim, End, Held, Journaled, Recovered
-from holdfast.store.rows import job_of
+from holdfast.store.rows import UNREADABLE, ending_of, job_of, unreadable
 from holdfast.store.session import Session, to_json
-from holdfast.store.verbs.settling import end_execution, release_after_success
+from holdfast.store.verbs.settling import end_execution, release_after_success, step_of
+
+_QUARANTINED = PATH_AFTER_FAILURE[Disposition.QUARANTINED]
 
 RECOVERY_BATCH = 500
+PROMOTE_BATCH = 1000
+SPARE_PAIRS = 16
+"""Pairs of flow and queue that are looked at beyond those that could give the best jobs: some may be held by others."""
 
 
 class QueuesBusy(Exception):
     """The only jobs that could be chosen are in limited queues whose slots somebody else is counting just now."""
 
 
-def claim(session: Session, *, worker_id: str, flows: Mapping[str, str], limit: int, lease_ms: int) -> list[Claim]:
-    """Lease the best ready jobs within the limits of their queues. QueuesBusy: there may be some in a moment."""
-    session.run("promote_due", now=session.now)
-    chosen = _choose(session, flows, limit)
-    if not chosen:
-        return []
-    leases = [(job_id, new_ulid(session.now)) for job_id in chosen]
-    expires = session.now + lease_ms
+class Chosen:
+    """What a claim has chosen, filled in as it goes on: of use when it fails, too."""
+
+    def __init__(self) -> None:
+        self.job_ids: Sequence[str] = ()
+        self.claims: list[Claim] = []
+        self.refused: list[str] = []
+        """Stored as pending, but their executions say something else: nothing was done to them."""
+
+
+def promote_due(session: Session) -> None:
+    """Jobs whose time has come may start."""
+    session.run("promote_due", now=session.now, limit=PROMOTE_BATCH)
+
+
+def claim(
+    session: Session,
+    chosen: Chosen,
+    *,
+    worker_id: str,
+    flows: Mapping[str, str],
+    limit: int,
+    lease_ms: int,
+    apart: Collection[str] = (),
+) -> None:
+    """Lease the best ready jobs within the limits of their queues, but none that is set apart.
+
+    A job whose rows cannot be read is quarantined on the way. QueuesBusy: there may be some in a moment.
+    """
+    chosen.job_ids = _choose(session, flows, limit, apart)
+    if not chosen.job_ids:
+        return
+    leases = [(job_id, new_ulid(session.now)) for job_id in chosen.job_ids]
     session.run_rows(
         "insert_executions",
         leases,
         worker=worker_id,
-        expires=expires,
+        expires=session.now + lease_ms,
         now=session.now,
         interrupting=to_json(sorted(INTERRUPTING_CODES)),
         carrying=to_json(sorted(CARRYING_CODES)),
     )
     batch = to_json(leases)
     session.run("begin_matching", batch=batch, fingerprints=to_json(list(flows.values())))
-    session.expect_journal(chosen)
-    claims = [_claim_of(row) for row in session.run("claimed", batch=batch)]
-    for one in claims:
-        _journal_claim(session, one, worker_id)
-    return claims
+    session.expect_journal(chosen.job_ids)
+    leased = set()
+    for seals, *claimed in session.run("claimed", batch=batch).fetchall():
+        row = tuple(claimed)
+        exec_id, status, job_id, flow = row[0], ExecutionStatus(row[2]), row[10], str(row[11])
+        leased.add(job_id)
+        _journal_claim(session, job_id, exec_id, status, worker_id, seals, flow)
+        try:
+            chosen.claims.append(_claim_of(row))
+        except UNREADABLE as error:
+            end = End(
+                job_id=job_id, exec_id=exec_id, path=_QUARANTINED, code=EndCode.UNREADABLE, error=unreadable(error)
+            )
+            end_execution(session, end, status=status, actor=worker_id)
+    chosen.refused = [job_id for job_id in chosen.job_ids if job_id not in leased]
 
 
-def _choose(session: Session, flows: Mapping[str, str], limit: int) -> Sequence[str]:
-    names = to_json(list(flows))
-    busy = []
-    found = []
-    locked = session.lock_queues()
-    queues = session.run("open_queues").fetchall()
-    ours = None if locked is None else {name for (name,) in locked}
-    for queue, free in queues:
-        if free is not None and ours is not None and queue not in ours:
-            busy.append(queue)
-            continue
-        slots = limit if free is None else min(limit, free)
-        if slots > 0:
-            found.append(session.run("ready_jobs", queue=queue, flows=names, limit=slots))
-    ready = [(-priority, job_id) for rows in found for job_id, priority in rows]
-    if not ready and any(session.first("ready_jobs", queue=queue, flows=names, limit=1) for queue in busy):
+def _choose(session: Session, flows: Mapping[str, str], limit: int, apart: Collection[str]) -> Sequence[str]:
+    # Of the best jobs each is the best of its pair, or comes behind one that is: more pairs than jobs are not needed.
+    wanted = limit + SPARE_PAIRS + len(apart)
+    pairs = session.run("ready_queues", flows=to_json(list(flows)), limit=wanted).fetchall()
+    limited = {queue: free for _, queue, free in pairs if free is not None}
+    slots = dict(session.lock_queues(limited))
+    usable = [(flow, queue) for flow, queue, free in pairs if free is None or slots.get(queue, 0) > 0]
+    found = [
+        (queue, session.run("ready_jobs", flow=flow, queue=queue, limit=_most(queue, limit, slots) + len(apart)))
+        for flow, queue in usable
+    ]
+    ready = [
+        (-priority if isinstance(priority, int) else 0, job_id, queue)
+        for queue, rows in found
+        for job_id, priority in rows
+        if job_id not in apart
+    ]
+    if not ready and len(slots) < len(limited):
         raise QueuesBusy
     ready.sort()
-    return [job_id for _, job_id in ready[:limit]]
+    best = []
+    for _, job_id, queue in ready:
+        if queue not in slots or slots[queue] > 0:
+            best.append(job_id)
+            slots[queue] = slots.get(queue, limit) - 1
+        if len(best) == limit:
+            break
+    return best
+
+
+def _most(queue: str, limit: int, slots: Mapping[str, int]) -> int:
+    return min(limit, slots.get(queue, limit))
 
 
 def _claim_of(row: tuple[Any, ...]) -> Claim:
     exec_id, attempt, status, interrupted, request, last, response, code, tried_at, tries = row[:10]
     position = 0 if last is None else last + 1
     job = job_of(row[10:])
+    if not isinstance(request, str) or not isinstance(response, str | None):
+        raise RowUnreadable(f"job {job.job_id}: its request or response is {'gone' if request is None else 'no text'}")
+    if job.ending is not None:
+        # Whoever goes on with the job has to know how it is going to end.
+        ending_of(job)
     # Tries belong to a step: they count on only if the execution before was at this very step.
     at = CLEANUP_POSITION if job.ending is not None else position
     carries = code in CARRYING_CODES and tried_at == at
@@ -88,20 +156,30 @@ def _claim_of(row: tuple[Any, ...]) -> Claim:
     )
 
 
-def _journal_claim(session: Session, one: Claim, worker_id: str) -> None:
+def _journal_claim(
+    session: Session,
+    job_id: str,
+    exec_id: str,
+    status: ExecutionStatus,
+    worker_id: str,
+    seals: str | None,
+    flow: str,
+) -> None:
     leased = Journaled(
-        job_id=one.job.job_id,
+        job_id=job_id,
         actor=worker_id,
-        exec_id=one.exec_id,
+        exec_id=exec_id,
         job_from=JobState.PENDING,
         job_to=JobState.RUNNING,
         exec_from=None,
         exec_to=ExecutionStatus.LEASED,
         reason="claimed",
+        metadata=metadata_of(Evidence(steps=joined_evidence(seals))),
+        flow=flow,
     )
     session.journal(leased)
-    if one.status is ExecutionStatus.IN_PROGRESS:
-        session.journal(journal_begin(one.job.job_id, one.exec_id, worker_id, "started"))
+    if status is ExecutionStatus.IN_PROGRESS:
+        session.journal(journal_begin(job_id, exec_id, worker_id, "started"))
 
 
 def journal_begin(job_id: str, exec_id: str, worker_id: str, reason: str) -> Journaled:
@@ -125,6 +203,11 @@ def extend_leases(session: Session, *, worker_id: str, lease_ms: int, only: Sequ
         session.run("extend_leases", worker=worker_id, expires=expires, now=session.now)
     else:
         renew(session, only, worker_id=worker_id, expires=expires)
+    return held(session, worker_id=worker_id)
+
+
+def held(session: Session, *, worker_id: str) -> list[Held]:
+    """What this worker holds, and whether operators want it stopped."""
     return [Held(exec_id, reason) for exec_id, reason in session.run("held", worker=worker_id, now=session.now)]
 
 
@@ -133,32 +216,67 @@ def renew(session: Session, exec_ids: Sequence[str], *, worker_id: str, expires:
     session.run("renew_leases", batch=to_json(exec_ids), worker=worker_id, expires=expires, now=session.now)
 
 
-def recover(session: Session, *, dead: Sequence[str], actor: str) -> list[Recovered]:
-    """Finish what was committed, give back or quarantine what was not; looked up anew inside the transaction."""
+def recover(
+    session: Session,
+    *,
+    dead: Sequence[str],
+    actor: str,
+    limit: int = RECOVERY_BATCH,
+    apart: Collection[str] = (),
+    only: str | None = None,
+    steady_now: int | None = None,
+) -> tuple[list[Recovered], bool]:
+    """Finish what was committed, give back or quarantine what was not; looked up anew inside the transaction.
+
+    Leaves alone what is set apart, or all but `only` one; the second answer is whether there may be more.
+    """
     recovered = []
-    rows = session.run("orphaned", now=session.now, dead=to_json(list(dead)), limit=RECOVERY_BATCH).fetchall()
+    limit += len(apart)
+    rows = session.run("orphaned", now=session.now, dead=to_json(list(dead)), limit=limit).fetchall()
+    late = {row[0] for row in rows}
+    if steady_now is not None and rows:
+        late = {row[0] for row in session.run("orphaned", now=steady_now, dead=to_json(list(dead)), limit=limit)}
     for row in rows:
-        exec_id, status, owner, position, tries = row[:5]
-        job = job_of(row[5:])
+        exec_id, status, owner, _, _, job_id, flow = row[:7]
+        if exec_id in apart or only not in (None, exec_id):
+            continue
         if status == ExecutionStatus.COMMITTED:
             finish(session, [exec_id], actor=actor, reason=f"finished for {label_of(owner)}")
             outcome = "finished"
         else:
-            path = path_after_crash(job)
-            why = "its process is gone" if owner in dead else "its lease ran out"
-            end = End(
-                job_id=job.job_id,
-                exec_id=exec_id,
-                path=path,
-                code=EndCode.CRASHED,
-                error=f"{label_of(owner)} did not finish: {why} (crash {job.crashes + 1})",
-                position=position,
-                tries=tries,
-            )
+            end = _end_after_crash(row, dead, step_of(session, job_id), excused=exec_id not in late)
             end_execution(session, end, status=ExecutionStatus(status), actor=actor)
-            outcome = "given back" if path[-1] is Disposition.RETRY else "quarantined"
-        recovered.append(Recovered(job.job_id, exec_id, job.flow, owner, outcome))
-    return recovered
+            outcome = "given back" if end.path[-1] is Disposition.RETRY else "quarantined"
+        recovered.append(Recovered(job_id, exec_id, flow, owner, outcome))
+    return recovered, len(rows) == limit
+
+
+def _end_after_crash(row: tuple[Any, ...], dead: Sequence[str], step: str | None, *, excused: bool) -> End:
+    exec_id, _, owner, position, tries, job_id = row[:6]
+    try:
+        job = job_of(row[5:])
+        path, crash, code = path_after_crash(job), f"crash {job.crashes + 1}", EndCode.CRASHED
+    except UNREADABLE as error:
+        path, crash, code = _QUARANTINED, unreadable(error), EndCode.UNREADABLE
+    why = "its process is gone" if owner in dead else "its lease ran out"
+    if excused and code is EndCode.CRASHED:
+        path, crash, code = PATH_GIVEN_BACK, "the clock was set forward: no crash", EndCode.ABANDONED
+    return End(
+        job_id=job_id,
+        exec_id=exec_id,
+        path=path,
+        code=code,
+        error=f"{label_of(owner)} did not finish: {why} ({crash})",
+        step=step,
+        position=position if isinstance(position, int) else 0,
+        tries=tries if isinstance(tries, int) else 0,
+    )
+
+
+def orphaned(session: Session, *, dead: Sequence[str], limit: int) -> list[str]:
+    """The executions that recover() would look at."""
+    rows = session.run("orphaned", now=session.now, dead=to_json(list(dead)), limit=limit)
+    return [row[0] for row in rows]
 
 
 def finish(session: Session, exec_ids: Sequence[str], *, actor: str, reason: str = "finished") -> set[str]:

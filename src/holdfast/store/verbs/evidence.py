@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from holdfast.core.text import storable
 from holdfast.store.messages import (
     Begin,
     Commit,
@@ -41,7 +42,11 @@ def is_durable(session: Session, one: Write) -> bool:
         case RecordTry():
             return bool(position == one.position and tries >= one.tries)
         case RewindTo():
-            return not session.first("evidence_unwound", job_id=one.job_id, position=one.position)
+            # One to the very step that asks for it leaves no trace among the steps.
+            if session.first("evidence_unwound", job_id=one.job_id, position=one.position):
+                return False
+            said = {"step": one.step, "reason": storable(f"rewind: {one.reason}")}
+            return bool(session.first("evidence_rewound", job_id=one.job_id, exec_id=one.exec_id, **said))
         case ReportProgress():
             return True  # losing one report loses nothing
     assert_never(one)

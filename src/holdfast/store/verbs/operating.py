@@ -1,10 +1,21 @@
-"""What operators may do to a job: only through legal transitions, always journaled."""
+"""What operators may do to a job: only through legal transitions, always journaled.
+
+A wish that has come true already is answered the same and changes nothing. One that the table forbids is an
+InvalidStateTransitionError; one that the table would have allowed when the operator looked (`seen`) is a
+StateTransitionRaceError, and says where the job is now.
+"""
 
 from __future__ import annotations
 
+import logging
+from typing import NoReturn
+
+import msgspec
+
 from holdfast.core.ending import PATH_AFTER_FAILURE, EndCode, path_after_crash
+from holdfast.core.evidence import NOTHING, Evidence, metadata_of
 from holdfast.core.records import ExecutionRecord, JobRecord
-from holdfast.core.stall import StallVerdict, stall_verdict
+from holdfast.core.stall import StallVerdict, stall_limit, stall_verdict
 from holdfast.core.states import (
     LIVE_STATUSES,
     UNFINISHED_STATES,
@@ -13,6 +24,7 @@ from holdfast.core.states import (
     JobState,
     check_job_transition,
 )
+from holdfast.core.text import storable
 from holdfast.errors import (
     InvalidStateTransitionError,
     JobNotFoundError,
@@ -21,58 +33,95 @@ from holdfast.errors import (
     StateTransitionRaceError,
 )
 from holdfast.store.messages import End, Journaled
-from holdfast.store.rows import executions_of, job_of
-from holdfast.store.session import Session
+from holdfast.store.rows import executions_of, job_of, running_steps
+from holdfast.store.session import Session, to_json
 from holdfast.store.verbs.settling import (
     change_disposition,
     end_execution,
+    forget_steps,
     release_after_failure,
+    step_of,
     take_out_waiting,
 )
 
+log = logging.getLogger("holdfast.operators")
 
-def cancel(session: Session, job_id: str, *, actor: str, reason: str) -> JobState:
-    """Ask for the end of a job; one that never ran ends at once, the others after their cleanup."""
+
+# --- one job after the other ------------------------------------------------------------------------------
+
+
+def cancel(
+    session: Session, job_id: str, *, actor: str, reason: str, children: bool = True, seen: JobState | None = None
+) -> JobState:
+    """Ask for the end of a job; one that never ran ends at once, the others after their cleanup.
+
+    With `children`, that those are to be cancelled too is on record; see cancellation.py.
+    """
     session.lock_jobs([job_id])
     job = load_job(session, job_id)
-    if job.state is JobState.PENDING and job.attempt == 0:
-        take_out_waiting(session, job_id, code=EndCode.CANCELLED, actor=actor, reason=reason)
-        return JobState.FAILED
+    if job.state is JobState.SUCCEEDED:
+        refuse(job, JobState.FAILED, seen, hint=f"job {job_id} has succeeded, which is final")
     if job.state is JobState.RUNNING and latest_execution(session, job_id).status is ExecutionStatus.COMMITTED:
-        raise InvalidStateTransitionError(job.state, JobState.FAILED, hint=f"job {job_id} has committed already")
-    if job.state in (JobState.SUCCEEDED, JobState.FAILED):
-        raise InvalidStateTransitionError(job.state, JobState.FAILED, hint=f"job {job_id} has ended already")
+        refuse(job, JobState.FAILED, seen, hint=f"job {job_id} has committed and can only be finished")
+    if job.state is JobState.FAILED or job.cancel_reason is not None:
+        already(job, "cancel")
+    else:
+        _cancel(session, job, actor=actor, reason=reason)
+    if children:
+        waited_for = job.waits_for if job.hold == "child" else None
+        mark_children(session, job_id, waited_for=waited_for, actor=actor, reason=reason)
+    return load_job(session, job_id).state
+
+
+def mark_children(session: Session, job_id: str, *, waited_for: str | None, actor: str, reason: str) -> None:
+    """Put on record that the children of a job, if it has unfinished ones, are to be cancelled."""
+    session.run(
+        "insert_cancellation",
+        job_id=job_id,
+        waited_for=waited_for,
+        actor=storable(actor),
+        reason=storable(reason),
+        metadata=to_json(session.metadata),
+        now=session.now,
+    )
+
+
+def cancel_unfinished(session: Session, job_id: str, *, actor: str, why: str, reason: str) -> None:
+    """Cancel a job along with another, and its children, unless it has ended or committed or is being cancelled."""
+    job = load_job(session, job_id)
+    if job.state not in UNFINISHED_STATES or job.cancel_reason is not None:
+        return
+    if job.state is JobState.RUNNING and latest_execution(session, job_id).status is ExecutionStatus.COMMITTED:
+        return
+    waited_for = job.waits_for if job.hold == "child" else None
+    _cancel(session, job, actor=actor, reason=f"{why}: {reason}")
+    mark_children(session, job_id, waited_for=waited_for, actor=actor, reason=reason)
+
+
+def _cancel(session: Session, job: JobRecord, *, actor: str, reason: str) -> None:
+    session.changed_work = True  # whoever runs the job has to hear of it
+    if job.state is JobState.PENDING and job.attempt == 0:
+        take_out_waiting(session, job.job_id, code=EndCode.CANCELLED, actor=actor, reason=reason)
+        return
     if job.state is JobState.QUARANTINED:
         # Taken out of quarantine only to be cleaned up: the worker that claims it sees the request first.
-        retry(session, job_id, actor=actor, reason=reason, from_state=JobState.QUARANTINED)
-    session.run("request_cancel", job_id=job_id, reason=reason)
-    state = load_job(session, job_id).state
-    session.journal(
-        Journaled(
-            job_id=job_id,
-            actor=actor,
-            exec_id=None,
-            job_from=state,
-            job_to=state,
-            exec_from=None,
-            exec_to=None,
-            reason=f"cancel requested: {reason}",
-        )
-    )
-    return state
+        retry(session, job.job_id, actor=actor, reason=reason, from_state=JobState.QUARANTINED)
+    session.run("request_cancel", job_id=job.job_id, reason=storable(reason))
+    state = JobState.PENDING if job.state is JobState.QUARANTINED else job.state
+    _journal_same_state(session, job.job_id, state, actor=actor, reason=f"cancel requested: {reason}")
 
 
-def retry(session: Session, job_id: str, *, actor: str, reason: str, from_state: JobState) -> None:
+def retry(
+    session: Session, job_id: str, *, actor: str, reason: str, from_state: JobState, seen: JobState | None = None
+) -> JobState:
     """failed or quarantined → pending, with a fresh budget."""
     session.lock_jobs([job_id])
     job = load_job(session, job_id)
+    if job.state is JobState.PENDING and job.cancel_reason is None:
+        already(job, "retry")
+        return job.state
     if job.state is not from_state:
-        check_job_transition(job.state, JobState.PENDING)
-        raise InvalidStateTransitionError(
-            job.state,
-            JobState.PENDING,
-            hint=f"job {job_id} is not {from_state}: retry is for failed, release for quarantined",
-        )
+        refuse(job, JobState.PENDING, seen, hint=_instead_of_retry(job, from_state))
     if job.key is not None:
         holder = session.first("find_unfinished_key", flow=job.flow, key=job.key)
         if holder is not None:
@@ -82,17 +131,43 @@ def retry(session: Session, job_id: str, *, actor: str, reason: str, from_state:
     waits_for = _predecessor_to_wait_for(session, job)
     latest = latest_execution(session, job_id)
     assert latest.disposition is not None
+    evidence = _forget_what_a_cleanup_may_have_undone(session, job)
     change_disposition(
-        session, job_id, latest.exec_id, latest.disposition, Disposition.RETRY, actor=actor, reason=reason
+        session,
+        job_id,
+        latest.exec_id,
+        latest.disposition,
+        Disposition.RETRY,
+        actor=actor,
+        reason=reason,
+        evidence=msgspec.structs.replace(evidence, wait_for=waits_for),
     )
-    _forget_what_a_cleanup_may_have_undone(session, job)
     session.run("forgive", job_id=job_id, hold="after" if waits_for else "none", waits_for=waits_for)
+    # Or the rest of an earlier cancellation would reach the children it is going to have.
+    session.run("drop_cancellation", job_id=job_id)
+    return JobState.PENDING
 
 
-def _forget_what_a_cleanup_may_have_undone(session: Session, job: JobRecord) -> None:
-    if job.ending is not None:
-        # Its cleanup has begun and may have undone some of its steps: only the first one is sure to be right.
-        session.run("forget_steps", job_id=job.job_id, position=0)
+def _instead_of_retry(job: JobRecord, from_state: JobState) -> str:
+    match job.state:
+        case JobState.PENDING:
+            return f"job {job.job_id} is being cancelled: try again when it is failed"
+        case JobState.RUNNING:
+            return (
+                f"job {job.job_id} is running: wait for its end, or begin anew: holdfast job force {job.job_id} pending"
+            )
+        case JobState.SUCCEEDED:
+            return f"job {job.job_id} has succeeded, which is final: submit a new one"
+        case JobState.FAILED | JobState.QUARANTINED:
+            return f"job {job.job_id} is not {from_state}: retry is for failed, release for quarantined"
+
+
+def _forget_what_a_cleanup_may_have_undone(session: Session, job: JobRecord) -> Evidence:
+    """A fresh budget, and a fresh start where it is needed: what the journal has to say about it."""
+    if job.ending is None:
+        return Evidence(forgiven=True)
+    # Its cleanup has begun and may have undone some of its steps: only the first one is sure to be right.
+    return Evidence(forgiven=True, steps=forget_steps(session, job.job_id, 0))
 
 
 def _predecessor_to_wait_for(session: Session, job: JobRecord) -> str | None:
@@ -110,48 +185,101 @@ def _predecessor_to_wait_for(session: Session, job: JobRecord) -> str | None:
     return job.run_after if state in UNFINISHED_STATES else None
 
 
-def fail(session: Session, job_id: str, *, actor: str, reason: str, quarantine: bool) -> None:
+def reschedule(
+    session: Session,
+    job_id: str,
+    *,
+    actor: str,
+    reason: str,
+    not_before: int | None,
+    priority: int | None,
+    queue: str | None,
+) -> JobState:
+    """pending → pending, at another time, in another queue or with another priority; None leaves what is there."""
+    session.lock_jobs([job_id])
+    job = load_job(session, job_id)
+    if job.state is not JobState.PENDING:
+        refuse(job, JobState.PENDING, None, hint=f"job {job_id} is {job.state}: only a pending one can be rescheduled")
+    if job.cancel_reason is not None:
+        refuse(job, JobState.PENDING, None, hint=f"job {job_id} is being cancelled")
+    wanted: dict[str, str | int | None] = {"not_before": not_before, "priority": priority, "queue": queue}
+    before: dict[str, str | int] = {"not_before": job.not_before, "priority": job.priority, "queue": job.queue}
+    changed = {name: value for name, value in wanted.items() if value is not None and value != before[name]}
+    if not changed:
+        already(job, "reschedule")
+        return job.state
+    if "queue" in changed:
+        session.run("insert_queue", name=queue)
+    session.run("permit", job_id=job_id, act="reschedule")
+    session.run("reschedule", job_id=job_id, now=session.now, **{**before, **changed})
+    session.run("end_permit", job_id=job_id, act="reschedule")
+    session.changed_work = True
+    evidence = Evidence(rescheduled={name: (before[name], value) for name, value in changed.items()})
+    _journal_same_state(session, job_id, job.state, actor=actor, reason=f"rescheduled: {reason}", evidence=evidence)
+    return job.state
+
+
+# --- by force ---------------------------------------------------------------------------------------------
+
+
+def fail(
+    session: Session, job_id: str, *, actor: str, reason: str, quarantine: bool, seen: JobState | None = None
+) -> JobState:
     """→ failed or quarantined, at once and without cleanup, fencing whoever works on the job."""
     session.lock_jobs([job_id])
     job = load_job(session, job_id)
     goal = Disposition.QUARANTINED if quarantine else Disposition.FAILED
+    wanted = JobState.QUARANTINED if quarantine else JobState.FAILED
+    if job.state is wanted:
+        already(job, "force")
+        return wanted
+    _refuse_if_moved(job, wanted, seen)
     path = PATH_AFTER_FAILURE[goal]
     if job.state is JobState.PENDING:
         take_out_waiting(session, job_id, code=EndCode.FORCED, actor=actor, reason=reason, path=path)
-        return
+        return wanted
     latest = latest_execution(session, job_id)
     if latest.status in LIVE_STATUSES:
         _end_by_force(session, latest, path, actor=actor, reason=reason)
-        return
-    wanted = JobState.QUARANTINED if quarantine else JobState.FAILED
+        return wanted
     if latest.status is ExecutionStatus.COMMITTED:
-        raise InvalidStateTransitionError(
-            job.state, wanted, hint=f"job {job_id} has committed and can only be finished"
-        )
-    check_job_transition(job.state, wanted)
-    if job.state is wanted:
-        return
+        refuse(job, wanted, seen, hint=f"job {job_id} has committed and can only be finished")
+    _check(job, wanted, seen)
     assert latest.disposition is not None
     change_disposition(session, job_id, latest.exec_id, latest.disposition, goal, actor=actor, reason=reason)
-    release_after_failure(session, job_id, actor=actor)
+    release_after_failure(session, [job_id])
+    return wanted
 
 
-def restart(session: Session, job_id: str, *, actor: str, reason: str) -> None:
+def restart(session: Session, job_id: str, *, actor: str, reason: str, seen: JobState | None = None) -> JobState:
     """running → failed → pending in one go, so that nobody who waits for the job is told that it failed."""
     session.lock_jobs([job_id])
     job = load_job(session, job_id)
+    if job.state is JobState.PENDING:
+        already(job, "restart")
+        return job.state
+    _refuse_if_moved(job, JobState.PENDING, seen)
     if job.state is not JobState.RUNNING:
-        raise InvalidStateTransitionError(job.state, JobState.PENDING, hint=f"job {job_id} is not running")
+        refuse(job, JobState.PENDING, seen, hint=f"job {job_id} is not running")
     latest = latest_execution(session, job_id)
     if latest.status not in LIVE_STATUSES:
-        raise InvalidStateTransitionError(job.state, JobState.PENDING, hint=f"job {job_id} has committed already")
-    _end_by_force(session, latest, PATH_AFTER_FAILURE[Disposition.RETRY], actor=actor, reason=reason)
+        refuse(job, JobState.PENDING, seen, hint=f"job {job_id} has committed and can only be finished")
     _forget_what_a_cleanup_may_have_undone(session, job)
+    path = PATH_AFTER_FAILURE[Disposition.RETRY]
+    _end_by_force(session, latest, path, actor=actor, reason=reason, forgiven=True)
     session.run("forgive", job_id=job_id, hold="none", waits_for=None)
+    session.run("drop_cancellation", job_id=job_id)
+    return JobState.PENDING
 
 
 def _end_by_force(
-    session: Session, execution: ExecutionRecord, path: tuple[Disposition, ...], *, actor: str, reason: str
+    session: Session,
+    execution: ExecutionRecord,
+    path: tuple[Disposition, ...],
+    *,
+    actor: str,
+    reason: str,
+    forgiven: bool = False,
 ) -> None:
     end = End(
         job_id=execution.job_id,
@@ -159,10 +287,11 @@ def _end_by_force(
         path=path,
         code=EndCode.FORCED,
         error=reason,
+        step=step_of(session, execution.job_id),
         position=execution.position,
         tries=execution.tries,
     )
-    end_execution(session, end, status=execution.status, actor=actor)
+    end_execution(session, end, status=execution.status, actor=actor, forgiven=forgiven)
 
 
 def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int, reason: str) -> bool:
@@ -176,7 +305,8 @@ def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int,
         return False
     job = load_job(session, execution.job_id)
     last = session.first("last_progress", exec_id=exec_id)
-    verdict = stall_verdict(progressed_at=last, now=session.now, stall_ms=job.stall_ms, retry_at=execution.retry_at)
+    patience = stall_limit(job, next(iter(running_steps(session, [job.job_id])), None))
+    verdict = stall_verdict(progressed_at=last, now=session.now, stall_ms=patience, retry_at=execution.retry_at)
     if verdict is not StallVerdict.STALLED:
         return False
     goal = path_after_crash(job)[-1]
@@ -186,6 +316,7 @@ def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int,
         path=PATH_AFTER_FAILURE[goal],
         code=EndCode.STALLED,
         error=f"no progress for {(session.now - last) // 1000} s" + (f": {reason}" if reason else ""),
+        step=step_of(session, job.job_id),
         position=execution.position,
         tries=execution.tries,
         not_before=not_before,
@@ -194,28 +325,7 @@ def stop_stalled(session: Session, exec_id: str, *, actor: str, not_before: int,
     return True
 
 
-def reproject(session: Session, job_id: str, *, actor: str, reason: str) -> JobState:
-    """Make the stored state what the executions say it is; the journal notes what it was found to be."""
-    session.lock_jobs([job_id])
-    stored = session.first("job_state", job_id=job_id)
-    projected = session.first("projected_state", job_id=job_id)
-    if stored is None or projected is None:
-        raise JobNotFoundError(job_id)
-    if stored != projected:
-        session.run("reproject", job_id=job_id, state=projected)
-        session.journal(
-            Journaled(
-                job_id=job_id,
-                actor=actor,
-                exec_id=None,
-                job_from=session.first("journaled_state", job_id=job_id),
-                job_to=projected,
-                exec_from=None,
-                exec_to=None,
-                reason=f"stored state was {stored}: {reason}",
-            )
-        )
-    return JobState(projected)
+# --- shared -----------------------------------------------------------------------------------------------
 
 
 def load_job(session: Session, job_id: str) -> JobRecord:
@@ -232,3 +342,57 @@ def latest_execution(session: Session, job_id: str) -> ExecutionRecord:
     if not rows:
         raise StateTransitionRaceError(f"job {job_id} has no execution")
     return rows[0]
+
+
+def already(job: JobRecord, action: str) -> None:
+    """The wish has come true already: nothing is written."""
+    log.debug("%s: job %s is %s already", action, job.job_id, job.state, extra={"job_id": job.job_id})
+
+
+def log_refusal(job_id: str, error: InvalidStateTransitionError) -> None:
+    """An invalid transition was asked for: somebody or something has a wrong idea of the job."""
+    log.error("job %s: %s", job_id, error, extra={"job_id": job_id})
+
+
+def refuse(job: JobRecord, wanted: JobState, seen: JobState | None, *, hint: str) -> NoReturn:
+    """The job cannot go there from where it is: a lost race if it could when the operator looked."""
+    if seen is not None and seen is not job.state:
+        raise StateTransitionRaceError(
+            f"job {job.job_id} was {seen} a moment ago and is {job.state} now; nothing was changed",
+            state=job.state,
+            hint=hint,
+        )
+    error = InvalidStateTransitionError(job.state, wanted, hint=hint)
+    log_refusal(job.job_id, error)
+    raise error
+
+
+def _refuse_if_moved(job: JobRecord, wanted: JobState, seen: JobState | None) -> None:
+    """The way that was shown to the operator began somewhere else."""
+    if seen is not None and seen is not job.state:
+        refuse(job, wanted, seen, hint=f"look again: holdfast job show {job.job_id}")
+
+
+def _check(job: JobRecord, wanted: JobState, seen: JobState | None) -> None:
+    try:
+        check_job_transition(job.state, wanted)
+    except InvalidStateTransitionError as error:
+        refuse(job, wanted, seen, hint=error.hint or "")
+
+
+def _journal_same_state(
+    session: Session, job_id: str, state: JobState, *, actor: str, reason: str, evidence: Evidence = NOTHING
+) -> None:
+    session.journal(
+        Journaled(
+            job_id=job_id,
+            actor=actor,
+            exec_id=None,
+            job_from=state,
+            job_to=state,
+            exec_from=None,
+            exec_to=None,
+            reason=reason,
+            metadata=metadata_of(evidence),
+        )
+    )

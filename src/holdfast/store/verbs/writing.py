@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, assert_never
 
-from holdfast.core.outcomes import TryFailed
+import msgspec
+
+from holdfast.core.error_record import encoded_record
+from holdfast.core.evidence import NOTHING, Evidence, digest, joined_evidence, metadata_of, seal_of
 from holdfast.core.states import ExecutionStatus, JobState
-from holdfast.errors import BadInput, CycleError, JobNotFoundError, LeaseLost, StoreUnavailable
+from holdfast.errors import CycleError, JobNotFoundError, LeaseLost, StepCancelled, StoreUnavailable
 from holdfast.store.messages import (
     Begin,
     Commit,
@@ -17,99 +19,22 @@ from holdfast.store.messages import (
     Finish,
     FinishStep,
     Journaled,
-    NewJob,
     PlanEnding,
     RecordTry,
     ReportProgress,
     RewindTo,
-    Submitted,
     Write,
 )
-from holdfast.store.session import Rows, Session, to_json, without_nul
+from holdfast.store.session import Session, to_json
 from holdfast.store.verbs.claiming import finish, journal_begin
-from holdfast.store.verbs.settling import end_execution
-from holdfast.store.verbs.submitting import submit
+from holdfast.store.verbs.effects import EffectTransaction
+from holdfast.store.verbs.settling import end_execution, forget_steps
 
 Result = Exception | None
 W = TypeVar("W")
 
 NOT_JOURNALED = (FinishStep, RecordTry, ReportProgress)
 """Writes that change no state."""
-
-_TRANSACTION_CONTROL = re.compile(
-    r"(?:[\s;\ufeff]|--[^\n]*\n|/\*.*?\*/)*(begin|commit|end|rollback|savepoint|release|attach|detach|vacuum|pragma)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-class EffectEndedTransaction(Exception):
-    """An effect failed in a way that made the database give up the whole transaction, and the batch with it."""
-
-    def __init__(self, write: Commit, error: Exception, cause: BaseException) -> None:
-        super().__init__(str(error))
-        self.write = write
-        self.error = error
-        self.cause = cause
-
-
-class EffectTransaction:
-    """What a commit step writes through. A savepoint is set at its first use, so unused ones cost nothing."""
-
-    def __init__(self, session: Session, actor: str) -> None:
-        self._session = session
-        self._actor = actor
-        self._savepoint = False
-        self._ended = False
-        self._rows: list[Rows] = []
-        self._journal_mark = session.journal_mark()
-
-    def execute(self, sql: str, parameters: Any = ()) -> Rows:
-        """Run one statement."""
-        self._prepare(sql)
-        rows = self._session.execute_effect(sql, parameters)
-        self._rows.append(rows)
-        return rows
-
-    def executemany(self, sql: str, parameters: Any) -> Rows | None:
-        """Run one statement for each set of parameters."""
-        self._prepare(sql)
-        return self._session.execute_effect_many(sql, parameters)
-
-    def submit_job(self, job: NewJob) -> Submitted:
-        """Submit a job that exists only if this transaction commits."""
-        self._prepare("")
-        return self._session.submit_in_effect(lambda: submit(self._session, [job], actor=self._actor)[0])
-
-    def keep(self) -> None:
-        """The effect has succeeded."""
-        self._end()
-        if self._savepoint:
-            self._session.keep_effect()
-
-    def undo(self) -> None:
-        """The effect has failed: take back what it wrote, and nothing else of the batch."""
-        self._end()
-        if self._savepoint:
-            self._session.undo_effect()
-            self._session.drop_journal_after(self._journal_mark)
-
-    def _end(self) -> None:
-        # A statement that is still being read keeps a savepoint from being released.
-        self._ended = True
-        for rows in self._rows:
-            rows.close()
-
-    def _prepare(self, sql: str) -> None:
-        if self._ended:
-            raise BadInput("this transaction has ended", hint="use tx only inside the commit step that it was given to")
-        if _TRANSACTION_CONTROL.match(sql):
-            raise BadInput(
-                f"a commit step may not run {sql.split(maxsplit=1)[0].upper()!r}",
-                hint="the engine commits: effect and job together",
-            )
-        if not self._savepoint:
-            self._session.begin_effect()
-            self._savepoint = True
 
 
 def jobs_of(batch: Sequence[Write]) -> Iterator[str]:
@@ -149,7 +74,7 @@ def _of_kind(batch: Sequence[Write], kind: type[W]) -> list[tuple[int, W]]:
 def _finish_steps(
     session: Session, steps: Sequence[tuple[int, FinishStep]], answers: dict[int, Result], worker_id: str
 ) -> None:
-    rows = [(w.job_id, w.exec_id, w.position, w.step, w.tries, w.started_at, w.response) for _, w in steps]
+    rows = [_step_row(w, w.response, session.now) for _, w in steps]
     written = {row[0] for row in session.fetch_rows("finish_steps", rows, worker=worker_id, now=session.now)}
     for index, one in steps:
         # A step that this very execution has written before is no lost lease: only the answer was lost.
@@ -157,6 +82,12 @@ def _finish_steps(
             "evidence_step", job_id=one.job_id, position=one.position, exec_id=one.exec_id
         )
         answers[index] = None if there else LeaseLost(one.exec_id)
+
+
+def _step_row(one: FinishStep | Commit, response: str, now: int) -> tuple[Any, ...]:
+    """A finished step under its seal."""
+    seal = seal_of(one.job_id, one.position, one.step, one.exec_id, one.tries, one.started_at, now, digest(response))
+    return one.job_id, one.exec_id, one.position, one.step, one.tries, one.started_at, response, seal
 
 
 def _commit(
@@ -167,28 +98,34 @@ def _commit(
 ) -> None:
     ids = to_json([w.exec_id for _, w in commits])
     has_effects = any(one.effect is not None for _, one in commits)
-    accepted: list[Commit] = []
+    accepted: list[tuple[Commit, str]] = []
     rows = []
     with session.running_effects() if has_effects else nullcontext():
-        live = {row[0] for row in session.run("live", batch=ids, worker=worker_id, now=session.now).fetchall()}
+        found = session.run("live", batch=ids, worker=worker_id, now=session.now).fetchall()
+        live = {exec_id: (seals, cancelled) for exec_id, seals, cancelled in found}
         for index, one in commits:
             answers[index] = LeaseLost(one.exec_id)
             if one.exec_id not in live:
                 continue
-            live.discard(one.exec_id)  # the same commit twice in one batch is one commit
+            seals, cancelled = live.pop(one.exec_id)  # the same commit twice in one batch is one commit
+            if cancelled is not None:
+                # Whoever cancelled was told so: after that the job does not commit any more.
+                answers[index] = StepCancelled(cancelled)
+                continue
             answers[index], response = _apply_effect(session, one, worker_id)
-            if answers[index] is None:
-                accepted.append(one)
-                rows.append((one.job_id, one.exec_id, one.position, one.step, one.tries, one.started_at, response))
+            if answers[index] is None and response is not None:
+                row = _step_row(one, response, session.now)
+                accepted.append((one, joined_evidence(row[-1] if seals is None else f"{seals},{row[-1]}")))
+                rows.append(row)
     if not accepted:
         return
     session.run_rows("finish_steps", rows, worker=worker_id, now=session.now)
-    marks = [(one.exec_id, one.code.value) for one in accepted]
+    marks = [(one.exec_id, one.code.value) for one, _ in accepted]
     marked = session.fetch_rows("mark_committed", marks, worker=worker_id, now=session.now)
     if len(marked) != len(accepted):
         # The effects are applied and cannot be taken back one by one any more: nothing of this batch may stand.
         raise StoreUnavailable("an execution left its lease between its effect and its commit mark")
-    for one in accepted:
+    for one, steps in accepted:
         session.journal(
             Journaled(
                 job_id=one.job_id,
@@ -200,6 +137,7 @@ def _commit(
                 exec_to=ExecutionStatus.COMMITTED,
                 step=one.step,
                 reason=one.code,
+                metadata=metadata_of(Evidence(steps=steps)),
             )
         )
 
@@ -207,18 +145,14 @@ def _commit(
 def _apply_effect(session: Session, one: Commit, worker_id: str) -> tuple[Result, str | None]:
     if one.effect is None:
         return None, one.response
-    transaction = EffectTransaction(session, worker_id)
+    transaction = EffectTransaction(session, one, worker_id)
     try:
         response = one.effect(transaction)
-        transaction.keep()
     except Exception as error:
-        # The engine hands a step's own error on inside its outcome.
-        cause = error.error if isinstance(error, TryFailed) else error
-        if not session.is_open() or session.is_lost_connection(cause):
-            raise EffectEndedTransaction(one, error, cause) from error
-        transaction.undo()
-        return error, None
-    return None, response
+        return transaction.conclude(error), None
+    # What it wrote may have to be taken back all the same: then there is no response either.
+    answer = transaction.conclude(None)
+    return answer, response if answer is None else None
 
 
 def _write_one(session: Session, one: Write, worker_id: str) -> bool:
@@ -232,8 +166,10 @@ def _write_one(session: Session, one: Write, worker_id: str) -> bool:
                     **fence,
                     position=one.position,
                     tries=one.tries,
-                    error=without_nul(one.error),
+                    error=one.error,
                     retry_at=one.retry_at,
+                    traceback=one.traceback,
+                    failure=encoded_record(one.failure),
                 )
             )
         case ReportProgress():
@@ -260,7 +196,8 @@ def _begin(session: Session, one: Begin, worker_id: str, fence: dict[str, Any]) 
     )
     session.run("pin_definition", job_id=one.job_id, fingerprint=one.fingerprint)
     reason = f"started under definition {one.fingerprint}"
-    session.journal(journal_begin(one.job_id, one.exec_id, worker_id, reason))
+    begun = journal_begin(one.job_id, one.exec_id, worker_id, reason)
+    session.journal(msgspec.structs.replace(begun, metadata=metadata_of(Evidence(definition=one.fingerprint))))
     return True
 
 
@@ -270,14 +207,23 @@ def _write_touched(session: Session, one: RewindTo | PlanEnding | End, status: E
             end_execution(session, one, status=status, actor=worker_id)
         case PlanEnding():
             session.run("plan_ending", job_id=one.job_id, ending=to_json(one.ending))
-            _journal_running(session, one, status, worker_id, one.step, f"ending: {one.ending.error}")
+            failure = encoded_record(one.ending.failure)
+            session.run("keep_failure", exec_id=one.exec_id, traceback=one.traceback, failure=failure)
+            evidence = Evidence(code=one.ending.code, planned=one.ending.disposition, failure=one.ending.failure)
+            _journal_running(session, one, status, worker_id, one.step, f"ending: {one.ending.error}", evidence)
         case RewindTo():
-            session.run("forget_steps", job_id=one.job_id, position=one.position)
-            _journal_running(session, one, status, worker_id, one.step, f"rewind: {one.reason}")
+            evidence = Evidence(steps=forget_steps(session, one.job_id, one.position))
+            _journal_running(session, one, status, worker_id, one.step, f"rewind: {one.reason}", evidence)
 
 
 def _journal_running(
-    session: Session, one: RewindTo | PlanEnding, status: ExecutionStatus, actor: str, step: str | None, reason: str
+    session: Session,
+    one: RewindTo | PlanEnding,
+    status: ExecutionStatus,
+    actor: str,
+    step: str | None,
+    reason: str,
+    evidence: Evidence = NOTHING,
 ) -> None:
     session.journal(
         Journaled(
@@ -290,5 +236,6 @@ def _journal_running(
             exec_to=status,
             step=step,
             reason=reason,
+            metadata=metadata_of(evidence),
         )
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast import Engine
-from holdfast.sql_files import load_migrations, load_statements
+from holdfast.sql_files import Migration, load_migrations, load_statements
 from holdfast_images.catalog.migrating import pending
 from holdfast_images.catalog.place import split_url
 from holdfast_images.catalog.pool import Pool
@@ -90,7 +90,31 @@ class PostgresDatabase:
         return connection
 
     def _migrate(self) -> None:
-        migrations = load_migrations(PACKAGE)
+        """Looking is enough if nothing is missing: a role that only reads, or works, may change no table."""
+        migrations, where = load_migrations(PACKAGE), f"schema {self._schema}"
+        with self.reading() as connection:
+            missing = pending(migrations, self._applied(connection), where)
+        if not missing:
+            return
+        try:
+            self._apply_missing(migrations, where)
+        except CatalogUnusable as error:
+            if isinstance(error.__cause__, pg.InsufficientPrivilege):
+                raise CatalogUnusable(
+                    f"the catalog in {where} needs version {migrations[-1].version}, and this role may not make it:"
+                    f" {error}",
+                    hint="let the owner of the schema open the catalog once: see docs/how-to/run-a-fleet.md",
+                ) from error
+            raise
+
+    def _applied(self, connection: Connection) -> list[int]:
+        table = f"{self._schema}.schema_migrations"
+        if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() in (None, (None,)):
+            return []
+        name = sql.Identifier(self._schema, "schema_migrations")
+        return [int(row[0]) for row in connection.execute(sql.SQL("SELECT version FROM {}").format(name))]
+
+    def _apply_missing(self, migrations: Sequence[Migration], where: str) -> None:
         with self.transaction() as connection:
             # Held to the end of the transaction: several processes may start at once.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 1))", [f"{self._schema}.catalog"])
@@ -101,8 +125,8 @@ class PostgresDatabase:
                 "applied_at TIMESTAMPTZ NOT NULL DEFAULT CURRENT_TIMESTAMP, "
                 "description TEXT)"
             )
-            applied = [int(row[0]) for row in connection.execute("SELECT version FROM schema_migrations")]
-            for migration in pending(migrations, applied, f"schema {self._schema}"):
+            # Asked again under the lock.
+            for migration in pending(migrations, self._applied(connection), where):
                 connection.execute(migration.sql.encode())
                 connection.execute(
                     "INSERT INTO schema_migrations (version, description) VALUES (%s, %s)",
@@ -116,6 +140,14 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (psycopg.OperationalError, psycopg.InterfaceError, pg.SerializationFailure, pg.DeadlockDetected) as error:
-        raise CatalogUnavailable(f"PostgreSQL: {str(error).strip()}", hint="it will be tried again") from error
+        raise CatalogUnavailable(f"PostgreSQL: {_in_one_line(error)}", hint="it will be tried again") from error
+    except pg.InsufficientPrivilege as error:
+        raise CatalogUnusable(
+            f"PostgreSQL: {_in_one_line(error)}", hint="grant it to this role: see docs/how-to/run-a-fleet.md"
+        ) from error
     except psycopg.Error as error:
-        raise CatalogUnusable(f"PostgreSQL: {str(error).strip()}", hint="see what is wrong: holdfast check") from error
+        raise CatalogUnusable(f"PostgreSQL: {_in_one_line(error)}", hint="see what is wrong: holdfast check") from error
+
+
+def _in_one_line(error: psycopg.Error) -> str:
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

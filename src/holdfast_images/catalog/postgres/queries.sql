@@ -84,6 +84,10 @@ DELETE FROM {schema}.unpacked_images WHERE host = :host AND image_id = :image_id
 -- The row stays for the snapshots that refer to it.
 UPDATE {schema}.unpacked_images SET layout_verified = FALSE, updated_at = CURRENT_TIMESTAMP WHERE host = :host AND image_id = :image_id;
 
+-- name: mark_unpacked_verified
+-- Its device was read, and is what it should be.
+UPDATE {schema}.unpacked_images SET layout_verified = true, updated_at = CURRENT_TIMESTAMP WHERE host = :host AND image_id = :image_id;
+
 -- name: list_unpacked_images
 -- Oldest first.
 SELECT * FROM {schema}.unpacked_images WHERE host = :host ORDER BY unpacked_at, id;
@@ -233,13 +237,14 @@ SELECT i.image_id, i.activation_status, count(s.id) FROM {schema}.images AS i
 LEFT JOIN {schema}.snapshots AS s ON s.host = i.host AND s.image_id = i.image_id AND s.active = true
 WHERE i.host = :host
 GROUP BY i.image_id, i.activation_status
-HAVING (i.activation_status = 'active') <> (count(s.id) > 0) ORDER BY i.image_id;
+HAVING (coalesce(i.activation_status, '') = 'active') <> (count(s.id) > 0) ORDER BY i.image_id;
 
 -- name: store_verification
 -- What was verified, and how to recognise the file.
 INSERT INTO {schema}.image_verifications
-    (host, image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin)
-VALUES (:host, :image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin)
+    (host, image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin, etag, asked_at)
+VALUES (:host, :image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin, :etag,
+    CURRENT_TIMESTAMP)
 ON CONFLICT(host, image_id) DO UPDATE SET
     checksum = excluded.checksum,
     size_bytes = excluded.size_bytes,
@@ -249,7 +254,19 @@ ON CONFLICT(host, image_id) DO UPDATE SET
     policy = excluded.policy,
     warnings = excluded.warnings,
     origin = excluded.origin,
+    etag = excluded.etag,
+    asked_at = excluded.asked_at,
     verified_at = CURRENT_TIMESTAMP;
+
+-- name: note_fingerprint
+-- The same content was read again.
+UPDATE {schema}.image_verifications SET
+    size_bytes = :size_bytes,
+    inode = :inode,
+    mtime_ns = :mtime_ns,
+    ctime_ns = :ctime_ns,
+    verified_at = CURRENT_TIMESTAMP
+WHERE host = :host AND image_id = :image_id;
 
 -- name: verification
 -- Only for the content that the image has now.
@@ -336,3 +353,115 @@ SELECT * FROM {schema}.device_reservations WHERE host = :host ORDER BY device_id
 -- name: unfinished_job
 -- In the engine's own table, which others may read by name: who would answer for a job must know whether it still runs.
 SELECT job_id FROM {schema}.jobs WHERE flow = :flow AND key = :key AND state IN ('pending', 'running');
+
+-- name: store_id
+-- Which catalog this is.
+SELECT store_id FROM {schema}.catalog_identity;
+
+-- name: get_host
+-- Which machine has this name.
+SELECT host, machine, data_id, directory FROM {schema}.catalog_hosts WHERE host = :host;
+
+-- name: claim_host
+-- The first to use a name has it.
+INSERT INTO {schema}.catalog_hosts (host, machine, data_id, directory)
+VALUES (:host, :machine, :data_id, :directory)
+ON CONFLICT (host) DO NOTHING;
+
+-- name: adopt_host
+-- An operator says that this machine has it now.
+INSERT INTO {schema}.catalog_hosts (host, machine, data_id, directory)
+VALUES (:host, :machine, :data_id, :directory)
+ON CONFLICT (host) DO UPDATE
+SET machine = excluded.machine, data_id = excluded.data_id, directory = excluded.directory,
+    claimed_at = CURRENT_TIMESTAMP;
+
+-- name: note_source
+-- The source was asked, and has what it had.
+UPDATE {schema}.image_verifications SET origin = :origin, etag = :etag, asked_at = CURRENT_TIMESTAMP WHERE host = :host AND image_id = :image_id;
+
+-- name: store_update
+-- New content, verified and not in use yet; an earlier one that never came into use is forgotten.
+INSERT INTO {schema}.image_updates
+    (host, image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin, etag)
+VALUES (:host, :image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin, :etag)
+ON CONFLICT(host, image_id) DO UPDATE SET
+    checksum = excluded.checksum,
+    size_bytes = excluded.size_bytes,
+    inode = excluded.inode,
+    mtime_ns = excluded.mtime_ns,
+    ctime_ns = excluded.ctime_ns,
+    policy = excluded.policy,
+    warnings = excluded.warnings,
+    origin = excluded.origin,
+    etag = excluded.etag,
+    verified_at = CURRENT_TIMESTAMP;
+
+-- name: image_update
+-- The new content of an image, if there is any.
+SELECT * FROM {schema}.image_updates WHERE host = :host AND image_id = :image_id;
+
+-- name: list_updates
+-- Oldest first.
+SELECT * FROM {schema}.image_updates WHERE host = :host ORDER BY verified_at, image_id;
+
+-- name: delete_update
+-- It has come into use, or never will.
+DELETE FROM {schema}.image_updates WHERE host = :host AND image_id = :image_id AND (CAST(:checksum AS TEXT) = '' OR checksum = :checksum);
+
+-- name: set_content
+-- The image is the new content from now on.
+UPDATE {schema}.images SET
+    local_path = :local_path,
+    checksum = :checksum,
+    size_bytes = :size_bytes,
+    download_status = 'completed',
+    downloaded_at = CURRENT_TIMESTAMP,
+    updated_at = CURRENT_TIMESTAMP
+WHERE host = :host AND image_id = :image_id;
+
+-- name: forget_failed_image
+-- A refused object leaves a row without content: another object may have its image id.
+DELETE FROM {schema}.images
+WHERE host = :host AND image_id = :image_id AND s3_key <> :s3_key AND download_status <> 'completed'
+    AND NOT EXISTS (SELECT 1 FROM {schema}.unpacked_images AS u WHERE u.host = :host AND u.image_id = :image_id);
+
+-- name: set_local_path
+-- The state was moved.
+UPDATE {schema}.images SET local_path = :path, updated_at = CURRENT_TIMESTAMP WHERE host = :host AND image_id = :image_id;
+
+-- name: set_device_path
+-- As above.
+UPDATE {schema}.unpacked_images SET device_path = :path, updated_at = CURRENT_TIMESTAMP WHERE host = :host AND image_id = :image_id;
+
+-- name: set_snapshot_path
+-- As above.
+UPDATE {schema}.snapshots SET device_path = :path, updated_at = CURRENT_TIMESTAMP WHERE host = :host AND snapshot_name = :snapshot_name;
+
+-- name: rename_reservation
+-- The id stays; what it is for has changed.
+UPDATE {schema}.device_reservations SET snapshot_name = :new_name
+WHERE host = :host AND image_id = :image_id AND snapshot_name = :old_name AND device_id <> :except_id;
+
+-- name: settle_all_activations
+-- Rule 4 for every image at once; those that were changed come back.
+UPDATE {schema}.images SET
+    activation_status = CASE WHEN activation_status = 'active' THEN 'inactive' ELSE 'active' END,
+    updated_at = CURRENT_TIMESTAMP
+WHERE host = :host AND (coalesce(activation_status, '') = 'active') <> EXISTS (
+    SELECT 1 FROM {schema}.snapshots AS s WHERE s.host = :host AND s.image_id = images.image_id AND s.active
+)
+RETURNING image_id;
+
+-- name: list_all_images
+-- Whatever their status.
+SELECT * FROM {schema}.images WHERE host = :host ORDER BY image_id;
+
+-- name: list_verifications
+-- Of content that images do not have any more, too.
+SELECT * FROM {schema}.image_verifications WHERE host = :host ORDER BY image_id;
+
+-- name: mark_completed
+-- Its file was read, and is what the row says.
+UPDATE {schema}.images SET download_status = 'completed', updated_at = CURRENT_TIMESTAMP
+WHERE host = :host AND image_id = :image_id AND checksum IS NOT NULL;

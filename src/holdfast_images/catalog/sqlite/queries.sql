@@ -82,6 +82,10 @@ DELETE FROM unpacked_images WHERE image_id = :image_id;
 -- The row stays for the snapshots that refer to it.
 UPDATE unpacked_images SET layout_verified = 0, updated_at = CURRENT_TIMESTAMP WHERE image_id = :image_id;
 
+-- name: mark_unpacked_verified
+-- Its device was read, and is what it should be.
+UPDATE unpacked_images SET layout_verified = 1, updated_at = CURRENT_TIMESTAMP WHERE image_id = :image_id;
+
 -- name: list_unpacked_images
 -- Oldest first.
 SELECT * FROM unpacked_images ORDER BY unpacked_at, id;
@@ -228,13 +232,14 @@ WHERE NOT EXISTS (
 SELECT i.image_id, i.activation_status, count(s.id) FROM images AS i
 LEFT JOIN snapshots AS s ON s.image_id = i.image_id AND s.active = 1
 GROUP BY i.image_id, i.activation_status
-HAVING (i.activation_status = 'active') <> (count(s.id) > 0) ORDER BY i.image_id;
+HAVING (coalesce(i.activation_status, '') = 'active') <> (count(s.id) > 0) ORDER BY i.image_id;
 
 -- name: store_verification
 -- What was verified, and how to recognise the file.
 INSERT INTO image_verifications
-    (image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin)
-VALUES (:image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin)
+    (image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin, etag, asked_at)
+VALUES (:image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin, :etag,
+    CURRENT_TIMESTAMP)
 ON CONFLICT(image_id) DO UPDATE SET
     checksum = excluded.checksum,
     size_bytes = excluded.size_bytes,
@@ -244,7 +249,19 @@ ON CONFLICT(image_id) DO UPDATE SET
     policy = excluded.policy,
     warnings = excluded.warnings,
     origin = excluded.origin,
+    etag = excluded.etag,
+    asked_at = excluded.asked_at,
     verified_at = CURRENT_TIMESTAMP;
+
+-- name: note_fingerprint
+-- The same content was read again.
+UPDATE image_verifications SET
+    size_bytes = :size_bytes,
+    inode = :inode,
+    mtime_ns = :mtime_ns,
+    ctime_ns = :ctime_ns,
+    verified_at = CURRENT_TIMESTAMP
+WHERE image_id = :image_id;
 
 -- name: verification
 -- Only for the content that the image has now.
@@ -331,3 +348,115 @@ SELECT * FROM device_reservations ORDER BY device_id;
 -- name: unfinished_job
 -- In the engine's own table, which others may read by name: who would answer for a job must know whether it still runs.
 SELECT job_id FROM jobs WHERE flow = :flow AND key = :key AND state IN ('pending', 'running');
+
+-- name: store_id
+-- Which catalog this is.
+SELECT store_id FROM catalog_identity;
+
+-- name: get_host
+-- Which machine has this name.
+SELECT host, machine, data_id, directory FROM catalog_hosts WHERE host = :host;
+
+-- name: claim_host
+-- The first to use a name has it.
+INSERT INTO catalog_hosts (host, machine, data_id, directory)
+VALUES (:host, :machine, :data_id, :directory)
+ON CONFLICT (host) DO NOTHING;
+
+-- name: adopt_host
+-- An operator says that this machine has it now.
+INSERT INTO catalog_hosts (host, machine, data_id, directory)
+VALUES (:host, :machine, :data_id, :directory)
+ON CONFLICT (host) DO UPDATE
+SET machine = excluded.machine, data_id = excluded.data_id, directory = excluded.directory,
+    claimed_at = CURRENT_TIMESTAMP;
+
+-- name: note_source
+-- The source was asked, and has what it had.
+UPDATE image_verifications SET origin = :origin, etag = :etag, asked_at = CURRENT_TIMESTAMP WHERE image_id = :image_id;
+
+-- name: store_update
+-- New content, verified and not in use yet; an earlier one that never came into use is forgotten.
+INSERT INTO image_updates
+    (image_id, checksum, size_bytes, inode, mtime_ns, ctime_ns, policy, warnings, origin, etag)
+VALUES (:image_id, :checksum, :size_bytes, :inode, :mtime_ns, :ctime_ns, :policy, :warnings, :origin, :etag)
+ON CONFLICT(image_id) DO UPDATE SET
+    checksum = excluded.checksum,
+    size_bytes = excluded.size_bytes,
+    inode = excluded.inode,
+    mtime_ns = excluded.mtime_ns,
+    ctime_ns = excluded.ctime_ns,
+    policy = excluded.policy,
+    warnings = excluded.warnings,
+    origin = excluded.origin,
+    etag = excluded.etag,
+    verified_at = CURRENT_TIMESTAMP;
+
+-- name: image_update
+-- The new content of an image, if there is any.
+SELECT * FROM image_updates WHERE image_id = :image_id;
+
+-- name: list_updates
+-- Oldest first.
+SELECT * FROM image_updates ORDER BY verified_at, image_id;
+
+-- name: delete_update
+-- It has come into use, or never will.
+DELETE FROM image_updates WHERE image_id = :image_id AND (:checksum = '' OR checksum = :checksum);
+
+-- name: set_content
+-- The image is the new content from now on.
+UPDATE images SET
+    local_path = :local_path,
+    checksum = :checksum,
+    size_bytes = :size_bytes,
+    download_status = 'completed',
+    downloaded_at = CURRENT_TIMESTAMP,
+    updated_at = CURRENT_TIMESTAMP
+WHERE image_id = :image_id;
+
+-- name: forget_failed_image
+-- A refused object leaves a row without content: another object may have its image id.
+DELETE FROM images
+WHERE image_id = :image_id AND s3_key <> :s3_key AND download_status <> 'completed'
+    AND NOT EXISTS (SELECT 1 FROM unpacked_images AS u WHERE u.image_id = :image_id);
+
+-- name: set_local_path
+-- The state was moved.
+UPDATE images SET local_path = :path, updated_at = CURRENT_TIMESTAMP WHERE image_id = :image_id;
+
+-- name: set_device_path
+-- As above.
+UPDATE unpacked_images SET device_path = :path, updated_at = CURRENT_TIMESTAMP WHERE image_id = :image_id;
+
+-- name: set_snapshot_path
+-- As above.
+UPDATE snapshots SET device_path = :path, updated_at = CURRENT_TIMESTAMP WHERE snapshot_name = :snapshot_name;
+
+-- name: rename_reservation
+-- The id stays; what it is for has changed.
+UPDATE device_reservations SET snapshot_name = :new_name
+WHERE image_id = :image_id AND snapshot_name = :old_name AND device_id <> :except_id;
+
+-- name: settle_all_activations
+-- Rule 4 for every image at once; those that were changed come back.
+UPDATE images SET
+    activation_status = CASE WHEN activation_status = 'active' THEN 'inactive' ELSE 'active' END,
+    updated_at = CURRENT_TIMESTAMP
+WHERE (coalesce(activation_status, '') = 'active') <> EXISTS (
+    SELECT 1 FROM snapshots AS s WHERE s.image_id = images.image_id AND s.active = 1
+)
+RETURNING image_id;
+
+-- name: list_all_images
+-- Whatever their status.
+SELECT * FROM images ORDER BY image_id;
+
+-- name: list_verifications
+-- Of content that images do not have any more, too.
+SELECT * FROM image_verifications ORDER BY image_id;
+
+-- name: mark_completed
+-- Its file was read, and is what the row says.
+UPDATE images SET download_status = 'completed', updated_at = CURRENT_TIMESTAMP
+WHERE image_id = :image_id AND checksum IS NOT NULL;

@@ -60,13 +60,15 @@ def test_the_checksum_is_exact_at_its_extremes(byte: int) -> None:
     assert checksum(memoryview(bytes([byte]) * 512)) == 504 * byte + 256
 
 
-@pytest.mark.parametrize("field", [b"012345\0 ", b"0012345\0", b"12345\0\0\0", b"12345 \0\0", b"00012345"])
+@pytest.mark.parametrize(
+    "field", [b"012345\0 ", b"0012345\0", b"12345\0\0\0", b"12345 \0\0", b"00012345", b" 12345\0 ", b"  12345\0"]
+)
 def test_a_checksum_may_be_written_in_several_ways(field: bytes) -> None:
     assert is_checksum(field, 0o12345)
     assert not is_checksum(field, 0o12346)
 
 
-@pytest.mark.parametrize("field", [b" 12345\0 ", b"0o12345\0", b"+12345\0 ", b"\x80\0\0\0\0\0\x14\xe5", b"1_2345\0 "])
+@pytest.mark.parametrize("field", [b"\0 12345\0", b"0o12345\0", b"+12345\0 ", b"\x80\0\0\0\0\0\x14\xe5", b"1_2345\0 "])
 def test_a_checksum_in_any_other_way_is_none(field: bytes) -> None:
     assert not is_checksum(field, 0o12345)
 
@@ -94,8 +96,9 @@ def test_negative_numbers_are_read_only_where_they_may_be(value: int) -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        b" 644\0",
         b"    ",
+        b" 6 4\0",
+        b"\0 64",
         b"+7\0",
         b"0x1\0",
         b"1\x002\0",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast_images.archive.entry import Kind
-from holdfast_images.archive.manifests import Descriptor, Platform, _choose
-from holdfast_images.archive.members import _link, decode
+from holdfast_images.archive.manifests import Descriptor, Index, Layout, Platform, _choose
+from holdfast_images.archive.members import Member, Members, _link, decode
 from holdfast_images.archive.names import is_member_name
 from holdfast_images.errors import ImageRefused
 
@@ -79,6 +79,46 @@ def test_only_an_archive_of_layers_has_such_names(name: bytes, expected: bool) -
 )
 def test_links_are_resolved_inside_of_the_archive(kind: Kind, target: bytes, expected: bytes | None) -> None:
     assert _link(kind, [b"a", b"layer.tar"], target, "a/layer.tar", 0) == expected
+
+
+LAYOUT = '{"imageLayoutVersion": "1.0.0"}'
+INDEX = '{"schemaVersion": 2, "manifests": []}'
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_json_is_utf_8_and_nothing_else(encoding: str) -> None:
+    assert decode(LAYOUT.encode(), Layout, "oci-layout").image_layout_version == "1.0.0"
+    with pytest.raises(ImageRefused) as refused:
+        decode(LAYOUT.encode(encoding), Layout, "oci-layout")
+    assert refused.value.code == "BAD_MANIFEST"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        INDEX.replace("2", "2.0"),
+        INDEX.replace("2", "2e0"),
+        INDEX.replace("[]", '[], "x": NaN'),
+        INDEX.replace("[]", '[], "x": -Infinity'),
+        INDEX.replace("[]", '[], "Manifests": []'),
+        INDEX.replace("[]", '[], "manife\u017fts": []'),
+        INDEX.replace("[]", '[], "mediaType": []'),
+        INDEX.replace("[]", '[], "MediaType": "x"'),
+        INDEX.replace("[]", '[], "annotations": {"x": 1}'),
+    ],
+)
+def test_what_other_programs_read_otherwise_or_not_at_all_is_refused(text: str) -> None:
+    assert decode(INDEX.encode(), Index, "index.json").manifests == []
+    with pytest.raises(ImageRefused) as refused:
+        decode(text.encode(), Index, "index.json")
+    assert refused.value.code == "BAD_MANIFEST"
+
+
+def test_half_a_character_is_no_name() -> None:
+    members = Members(-1, {b"\xed\xa0\x80": Member(0, 0), b"\xef\xbf\xbd": Member(0, 0)})
+    with pytest.raises(ImageRefused) as refused:
+        members.find("\ud800")
+    assert refused.value.code == "BAD_MANIFEST"
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"a": 1, "a": 2}', b"[" * 100_000, b"\xff", b"NaN", b'"\\ud800"'])

@@ -10,7 +10,7 @@ from holdfast_images.archive.sparse import PIECES, checked, listed_map, stored_m
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import padded
 
-GAPS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000)), max_size=30)
+GAPS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 20).map(lambda blocks: blocks * 512)), max_size=30)
 
 
 def laid_out(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -44,6 +44,28 @@ def test_the_map_in_front_of_the_content_is_read_block_by_block(gaps: list[tuple
 
     assert stored_map(lambda: next(blocks)) == (pieces, len(text))
     assert next(blocks, None) is None
+
+
+@given(GAPS.filter(bool), st.integers(1, 511), st.integers(1, 2000))
+def test_a_piece_after_one_that_ends_in_a_block_is_refused(gaps: list[tuple[int, int]], odd: int, more: int) -> None:
+    pieces = laid_out([*gaps, (0, odd), (7, more)])
+    end = pieces[-1][0] + pieces[-1][1]
+    with pytest.raises(ImageRefused):
+        checked(pieces, end, sum(length for _, length in pieces))
+
+    last = pieces[:-1]
+    assert checked(last, last[-1][0] + odd, sum(length for _, length in last))[-1] == last[-1]
+
+
+@given(GAPS, st.integers(1, 10_000))
+def test_a_map_that_ends_before_its_file_is_refused(gaps: list[tuple[int, int]], hole: int) -> None:
+    pieces = laid_out(gaps)
+    size = sum(gap + length for gap, length in gaps) + hole
+    stored = sum(length for _, length in pieces)
+    with pytest.raises(ImageRefused):
+        checked(pieces, size, stored)
+
+    assert checked([*pieces, (size, 0)], size, stored) == tuple(each for each in pieces if each[1])
 
 
 def test_a_map_of_too_many_pieces_is_refused_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from email.message import Message
 
 import pytest
@@ -87,15 +88,32 @@ def test_only_a_strong_etag_means_equal_bytes(etag: str | None, strong: bool) ->
         (416, b"", SourceChanged),
         (503, b"<Code>SlowDown</Code>", Busy),
         (418, b"", Permanent),
+        (200, b"<Error><Code>NoSuchKey</Code></Error>", ObjectNotFound),
+        (200, b"<Error><Code>SlowDown</Code></Error>", Busy),
+        (200, b"<Error><Code>ExpiredToken</Code></Error>", AccessDenied),
+        (200, b"<Error><Code>Whatever</Code></Error>", Permanent),
     ],
 )
 def test_an_error_says_whether_trying_again_can_help(status: int, body: bytes, kind: type[Exception]) -> None:
-    assert type(error_of(Question(), status, headers_of(), body, "here")) is kind
+    assert type(error_of(Question(), status, headers_of(), body, "here", now=0.0)) is kind
 
 
-@pytest.mark.parametrize("text, seconds", [("7", 7.0), ("", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0), ("-1", 0.0)])
-def test_a_busy_server_may_say_for_how_long(text: str, seconds: float) -> None:
-    error = error_of(Question(), 503, headers_of(retry_after=text), b"", "here")
+@pytest.mark.parametrize(
+    "text, seconds",
+    [
+        ("7", 7.0),
+        ("", 0.0),
+        ("-1", 0.0),
+        ("soon", 0.0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", 40.0),
+        ("Wed, 21 Oct 2026 07:27:00 GMT", 0.0),
+        ("Wednesday, 21-Oct-26 07:28:00 GMT", 40.0),
+        ("Wed, 99 Oct 2026 07:28:00 GMT", 0.0),
+    ],
+)
+def test_a_busy_server_may_say_for_how_long_or_until_when(text: str, seconds: float) -> None:
+    now = datetime(2026, 10, 21, 7, 27, 20, tzinfo=UTC).timestamp()
+    error = error_of(Question(), 503, headers_of(retry_after=text), b"", "here", now=now)
 
     assert isinstance(error, Busy)
     assert error.wait == seconds

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from holdfast_images.errors import SourceUnavailable
 from holdfast_images.source.hashing import fingerprint_of
-from holdfast_images.source.partial import Partial, partials_of, remove_partials
+from holdfast_images.source.partial import Kept, Partial, partials_of, remove_partials
 
 
 def test_nothing_is_left_of_a_file_that_is_not_published(tmp_path: Path) -> None:
@@ -22,7 +24,7 @@ def test_a_published_file_has_its_name_and_its_fingerprint(tmp_path: Path) -> No
     (tmp_path / "a.tar").write_bytes(b"before")
     with Partial(tmp_path / "a.tar") as partial:
         os.write(partial.descriptor, b"whole")
-        fingerprint = partial.publish()
+        fingerprint = partial.publish(5)
 
     assert (tmp_path / "a.tar").read_bytes() == b"whole"
     assert fingerprint == fingerprint_of(tmp_path / "a.tar")
@@ -58,17 +60,49 @@ def test_a_link_in_place_of_a_leftover_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_bytes() == b"x"
 
 
-def test_the_same_token_takes_over_what_it_left(tmp_path: Path) -> None:
-    (tmp_path / ".a.tar.0f.partial").write_bytes(b"left by a crash")
-    with Partial(tmp_path / "a.tar", "0f") as partial:
-        os.write(partial.descriptor, b"new")
-        partial.publish()
+KEPT = Kept(origin="o", etag='"e"', size=10, count=4, sha256="d")
 
-    assert (tmp_path / "a.tar").read_bytes() == b"new"
+
+def test_the_same_token_finds_what_it_left_and_how_much(tmp_path: Path) -> None:
+    with Partial(tmp_path / "a.tar", "0f") as partial:
+        partial.reserve(KEPT.size)
+        before = partial.kept()
+        os.pwrite(partial.descriptor, b"1234", 0)
+        partial.record(KEPT)
+        partial.is_kept = True
+    with Partial(tmp_path / "a.tar", "0f") as partial:
+        kept, content = partial.kept(), os.pread(partial.descriptor, 4, 0)
+        partial.publish(KEPT.size)
+
+    assert before is None
+    assert (kept, content) == (KEPT, b"1234")
+    assert (tmp_path / "a.tar").read_bytes() == b"1234" + bytes(6)
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"{}", b"x" * 5000, b'{"origin":'], ids=["empty", "object", "long", "torn"])
+def test_what_is_no_record_is_none(tmp_path: Path, spoilt: bytes) -> None:
+    (tmp_path / ".a.tar.0f.partial").write_bytes(bytes(10) + spoilt.ljust(1024) if spoilt else b"")
+    with Partial(tmp_path / "a.tar", "0f") as partial:
+        assert partial.kept() is None
+
+
+@pytest.mark.parametrize("change", [{"size": 9}, {"size": 11}, {"count": 0}, {"count": 11}])
+def test_a_record_that_does_not_fit_its_file_is_none(tmp_path: Path, change: dict[str, int]) -> None:
+    content = msgspec.json.encode(msgspec.structs.replace(KEPT, **change)).ljust(1024)
+    (tmp_path / ".a.tar.0f.partial").write_bytes(bytes(10) + content)
+    with Partial(tmp_path / "a.tar", "0f") as partial:
+        assert partial.kept() is None
+
+
+def test_the_one_that_somebody_goes_on_with_is_not_collected(tmp_path: Path) -> None:
+    for token in ("mine", "other"):
+        (tmp_path / f".a.tar.{token}.partial").write_bytes(b"x")
+
+    assert [path.name for path in remove_partials(tmp_path / "a.tar", but="mine")] == [".a.tar.other.partial"]
 
 
 def test_two_writers_cannot_have_the_same_token(tmp_path: Path) -> None:
-    with Partial(tmp_path / "a.tar", "0f"), pytest.raises(BlockingIOError):
+    with Partial(tmp_path / "a.tar", "0f"), pytest.raises(SourceUnavailable, match="still being written"):
         Partial(tmp_path / "a.tar", "0f")
 
 

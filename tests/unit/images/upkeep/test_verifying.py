@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast_images.catalog.rows import Verification
@@ -11,6 +13,7 @@ from holdfast_images.upkeep.collecting import Action, Leftover
 from holdfast_images.upkeep.verifying import check_file, check_pool, leftovers
 from tests.unit.images.upkeep.test_collecting import NOW, image
 
+PATH = Path("/images/a.tar")
 SEEN = Fingerprint(1, 2, 3, 4)
 KNOWN = Verification(
     image_id="a",
@@ -26,8 +29,8 @@ KNOWN = Verification(
 
 
 def test_a_file_as_it_was_verified_is_fine() -> None:
-    assert list(check_file(image(), KNOWN, SEEN, None)) == []
-    assert list(check_file(image(), KNOWN, SEEN, "0" * 64)) == []
+    assert list(check_file(image(), KNOWN, PATH, SEEN, None)) == []
+    assert list(check_file(image(), KNOWN, PATH, SEEN, "0" * 64)) == []
 
 
 @pytest.mark.parametrize(
@@ -43,11 +46,11 @@ def test_a_file_as_it_was_verified_is_fine() -> None:
 def test_what_is_wrong_with_a_file_is_told(
     known: Verification | None, fingerprint: Fingerprint | None, checksum: str | None, code: str
 ) -> None:
-    assert [finding.code for finding in check_file(image(), known, fingerprint, checksum)] == [code]
+    assert [finding.code for finding in check_file(image(), known, PATH, fingerprint, checksum)] == [code]
 
 
 def test_a_touched_file_whose_content_was_read_is_fine() -> None:
-    assert list(check_file(image(), KNOWN, Fingerprint(1, 2, 9, 9), "0" * 64)) == []
+    assert list(check_file(image(), KNOWN, PATH, Fingerprint(1, 2, 9, 9), "0" * 64)) == []
 
 
 @pytest.mark.parametrize(
