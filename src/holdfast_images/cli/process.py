@@ -13,12 +13,14 @@ from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode, code_of
 from holdfast.cli.output import note, print_fields, print_table, show, time_of
 from holdfast.cli.settings import Settings
+from holdfast_images.archive.entry import Finding
 from holdfast_images.asking import request_of, source_of
 from holdfast_images.catalog.place import database_path, is_postgres
 from holdfast_images.cli.settings import configure_log, data_option, settings_of
 from holdfast_images.errors import ImageError, InvalidName
 from holdfast_images.flows.finished import Finished, find_finished
 from holdfast_images.flows.messages import ProcessRequest
+from holdfast_images.flows.workshop import WARNINGS_KEPT
 from holdfast_images.opening import opened_workshop
 from holdfast_images.settings import Backend
 from holdfast_images.settings import Settings as ImageSettings
@@ -26,6 +28,7 @@ from holdfast_images.settings import Settings as ImageSettings
 ASKED = ("image_id", "snapshot", "sha256", "refresh", "verify")
 """Options that are asked of an image; the others are settings."""
 FOR_ONE = ("image_id", "snapshot", "sha256")
+WAYS_OUT = {"SETUID": " (--keep-setuid keeps them)"}
 SEVERAL_COLUMNS = ("image", "key", "path", "outcome")
 
 
@@ -56,6 +59,8 @@ class Processed(msgspec.Struct, frozen=True, kw_only=True):
     stages: dict[str, Stage]
     asked_at: int = 0
     """When the source was last asked, in milliseconds since 1970."""
+    warnings: tuple[Finding, ...] = ()
+    """What is odd about the image, or was left out of it; some of each kind."""
 
 
 class Worked(NamedTuple):
@@ -120,10 +125,21 @@ def process_image(
         worked = work(settings, request, **flags)
     processed = processed_of(request, *worked)
     show(settings, processed, lambda: _print(processed))
-    if worked.finished.download.warnings:
-        warnings = len(worked.finished.download.warnings)
-        note(settings, f"{warnings} warning(s): see holdfast image show {processed.image_id}")
+    _tell_warnings(settings, processed)
     return ExitCode.OK
+
+
+def _tell_warnings(settings: Settings, processed: Processed) -> None:
+    """A line for each kind: of the first, and of how many more there are."""
+    by_code: dict[str, list[Finding]] = {}
+    for each in processed.warnings:
+        by_code.setdefault(each.code, []).append(each)
+    for code, [first, *others] in by_code.items():
+        where = f" at {first.path}" if first.path else ""
+        more = f" and {len(others)} more" if others else ""
+        note(settings, f"warning: {code}{where}{more}: {first.detail}{WAYS_OUT.get(code, '')}")
+    if len(processed.warnings) == WARNINGS_KEPT:
+        note(settings, "there may be more of them: holdfast inspect tells all")
 
 
 def _requests(
@@ -235,6 +251,7 @@ def processed_of(request: ProcessRequest, finished: Finished, stages: Mapping[st
         snapshot_path=activated.device_path,
         stages=dict(stages),
         asked_at=downloaded.asked_at,
+        warnings=unpacked.warnings if unpacked.unpacked else downloaded.warnings,
     )
 
 
