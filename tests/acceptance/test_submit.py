@@ -104,6 +104,8 @@ BAD_INPUT = {
     "run-after of no job id": (("greet", '{"name": "you"}', "--run-after", "x"), 2, "InvalidKeyError"),
     "run-after of a missing job": (("greet", '{"name": "you"}', "--run-after", ABSENT), 4, "JobNotFoundError"),
     "a timeout without wait": (("greet", '{"name": "you"}', "--timeout", "1"), 2, "BadInput"),
+    "a delay that is no number": (("greet", '{"name": "you"}', "--delay", "nan"), 2, "BadInput"),
+    "an endless delay": (("greet", '{"name": "you"}', "--delay", "inf"), 2, "BadInput"),
     "a negative delay": (("greet", '{"name": "you"}', "--delay", "-1"), 2, "BadParameter"),
 }
 

@@ -93,7 +93,7 @@ def _submit(client: Client, flow: Flow[object, object], request: object, options
         key=options.key,
         queue=options.queue,
         priority=options.priority,
-        not_before=client.store.now() + round(options.delay * 1000) if options.delay else 0,
+        delay=options.delay,
         run_after=options.run_after,
     )
 
