@@ -12,10 +12,11 @@ from holdfast import JobState
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
-from holdfast.cli.output import note, print_fields, print_table, raw, show, step_of, time_of
+from holdfast.cli.output import note, print_fields, print_table, show, step_of, time_of
 from holdfast.cli.settings import Settings
 from holdfast_images.app import Images
-from holdfast_images.catalog.rows import Image
+from holdfast_images.archive.entry import Finding
+from holdfast_images.catalog.rows import Image, Verification
 from holdfast_images.cli.following import finish
 from holdfast_images.cli.looking import SNAPSHOT_COLUMNS, at_its_path, fields_of, snapshot_row
 from holdfast_images.cli.opening import opened_images
@@ -142,12 +143,20 @@ def _everything(images: Images, image_id: str) -> dict[str, Any]:
     lock = catalog.get_image_lock(image_id)
     return {
         "image": {**fields_of(row), "local_path": str(images.shop.recorded_file(row))} if row else None,
-        "verification": {**fields_of(verification), "warnings": raw(verification.warnings)} if verification else None,
+        "verification": {**fields_of(verification), "warnings": _warnings(verification)} if verification else None,
         "device": fields_of(at_its_path(images, unpacked)) if unpacked else None,
         "snapshots": [fields_of(at_its_path(images, each)) for each in catalog.get_snapshots_by_image_id(image_id)],
         "lock": msgspec.structs.asdict(lock) if lock else None,
         "jobs": _jobs(images, image_id),
     }
+
+
+def _warnings(known: Verification) -> tuple[Finding, ...] | None:
+    """None if somebody has been at the row: verify-system tells of it, and processing the image writes it anew."""
+    try:
+        return msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
+    except msgspec.MsgspecError:
+        return None
 
 
 def _jobs(images: Images, image_id: str) -> list[dict[str, Any]]:
@@ -172,8 +181,10 @@ def _jobs(images: Images, image_id: str) -> list[dict[str, Any]]:
 def _print(data: dict[str, Any], snapshots: list[tuple[object, ...]]) -> None:
     known = data["verification"]
     _print_row(data) if data["image"] else print("it is on its way, and not in the catalog yet")
-    warnings = msgspec.json.decode(known["warnings"]) if known else []
-    _section("warnings", ("code", "path", "detail"), [(w["code"], w["path"], w["detail"]) for w in warnings])
+    warnings = known["warnings"] if known else ()
+    if warnings is None:
+        print("\nwhat was warned of cannot be read: holdfast verify-system")
+    _section("warnings", ("code", "path", "detail"), [(each.code, each.path, each.detail) for each in warnings or ()])
     _section("snapshots", SNAPSHOT_COLUMNS, snapshots)
     jobs = [
         (job["job_id"], job["flow"], job["state"], step_of(job["current"]), time_of(job["created_at"]))
