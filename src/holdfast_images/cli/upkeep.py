@@ -52,15 +52,19 @@ def gc(settings: Settings, /, dry_run: bool, refusals_older_than: float | None, 
     """
     seconds = None if refusals_older_than is None else refusals_older_than * DAY
     with opened_images(settings, read_only=dry_run, **flags) as images:
-        actions = [*plan(gather(images), refusals_older_than=seconds), *plan_rows(images)]
-        done = [] if dry_run else collect(images, actions)
+        # What is left over is told by the rows: they are put right first.
+        rows = plan_rows(images)
+        done = collect(images, rows) if rows and not dry_run else []
+        rest = plan(gather(images), refusals_older_than=seconds)
+        done += [] if dry_run else collect(images, rest)
+        actions = [*rows, *rest]
     removed = [each.action for each in done if each.removed]
     kept = [each for each in done if not each.removed]
     data = {"actions": actions, "removed": len(removed), "kept": kept, "dry_run": dry_run}
-    rows = [(each.kind, each.subject, each.bytes, each.why) for each in (actions if dry_run else removed)]
-    show(settings, data, lambda: print_table(("kind", "what", "bytes", "why"), rows) if rows else None)
+    lines = [(each.kind, each.subject, each.bytes, each.why) for each in (actions if dry_run else removed)]
+    show(settings, data, lambda: print_table(("kind", "what", "bytes", "why"), lines) if lines else None)
     _tell_kept(settings, kept)
-    note(settings, f"{len(rows)} leftover(s)" + (": nothing was changed" if dry_run else " removed"))
+    note(settings, f"{len(lines)} leftover(s)" + (": nothing was changed" if dry_run else " removed"))
     return ExitCode.FAILURE if kept else ExitCode.OK
 
 

@@ -143,10 +143,12 @@ def _reservations(facts: Facts) -> Iterator[Action]:
 
 
 def _files(facts: Facts) -> Iterator[Action]:
+    # A file that was unpacked was verified, whatever its row says of the download: the row is to be put right by it.
+    unpacked = {row.image_id for row in facts.unpacked}
     recorded = {
         recorded_file_name(row.image_id, row.checksum or "", row.local_path)
         for row in facts.images
-        if row.download_status == "completed"
+        if row.download_status == "completed" or row.image_id in unpacked
     }
     recorded |= {file_name(row.image_id, row.checksum) for row in facts.updates}
     for file in facts.files:
