@@ -155,8 +155,8 @@ def test_every_finding_has_its_line() -> None:
 
 
 def test_every_disagreement_between_the_parts_of_a_backend_has_its_line() -> None:
-    text = (SOURCE / "devices" / "comparing.py").read_text(encoding="utf-8")
-    codes = set(re.findall(r'_difference\(\s*"([a-z-]+)"', text))
+    texts = [(SOURCE / "devices" / name).read_text(encoding="utf-8") for name in ("comparing.py", "pool_files.py")]
+    codes = {code for text in texts for code in re.findall(r'(?:_difference|WrongFile)\(\s*"([a-z-]+)"', text)}
 
     assert set(first_column(section("image-findings.md", "Between the parts of a backend"))) == codes
 
