@@ -43,9 +43,8 @@ ARROW = (
 
 def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
     """A whole file."""
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" font-family="sans-serif">'
-    )
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="sans-serif">'
     return "\n".join([head, f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>", ARROW, *parts, "</svg>", ""])
 
 
