@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive demo demo-engine bench bench-devicemapper clean
+.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive demo demo-engine bench bench-devicemapper diagrams docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ bench: venv tools ## measure everything, beside its peers: some thirty minutes
 
 bench-devicemapper: venv ## measure thin devices, in a guest
 	$(BIN)/python -m tests.guest run $(BIN)/python benchmarks/devices.py
+
+docs: venv ## the documentation as a site, in build/site; a broken link is an error
+	$(BIN)/sphinx-build -q -W -n --keep-going -c docs/site -d build/doctrees . build/site
+
+diagrams: venv ## draw the pictures of the documentation from the tables of the code
+	$(BIN)/python docs/site/diagrams.py docs/images
 
 clean: ## remove what was made here
 	rm -rf .venv .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -38,6 +38,12 @@ class Group(click.Group):
         self.format_commands(ctx, formatter)
         _write_options(self, ctx, formatter)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with the whole first line of its help, where click would cut it off."""
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, (each.help or "").split("\n")[0]) for name, each in found.items() if each])
+
 
 class Entry(NamedTuple):
     """A command that is not loaded yet: its module, its name there, and its line in the help."""

@@ -140,7 +140,7 @@ def _escaped(character: str) -> str:
 
 
 def _print_on_terminal(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
-    """A table in which sentences are folded and nothing else is: an id that is broken over two lines cannot be copied.
+    """A table in which sentences are folded, at spaces: an id that is broken over two lines cannot be copied.
 
     Where that has no room, each row is a block of its own. False if rich is not installed.
     """
@@ -149,19 +149,37 @@ def _print_on_terminal(columns: Sequence[str], cells: Sequence[Sequence[str]]) -
     except ModuleNotFoundError:
         return False
     screen = console.Console()
-    longest = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    is_prose = [any(" " in row[index] for row in cells) for index in range(len(columns))]
-    least = [min(width, LEAST_PROSE) if prose else width for width, prose in zip(longest, is_prose, strict=True)]
-    if sum(least) + GAP * (len(columns) - 1) > screen.width:
+    widths = _widths(columns, cells, screen.width - GAP * len(columns) + 1)
+    if widths is None:
         for row in cells:
             print_fields(zip(columns, row, strict=True))
             print()
         return True
-    shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0), show_edge=False)
-    for name, prose, width in zip(columns, is_prose, least, strict=True):
-        shown.add_column(name, overflow="fold", no_wrap=not prose, min_width=width)
+    # The box has a blank between columns, which makes the gap with the padding.
+    shown = table.Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
+    for name, width in zip(columns, widths, strict=True):
+        shown.add_column(name, overflow="fold", width=width)
     for row in cells:
         # As Text, because brackets in a user's data are not markup.
         shown.add_row(*(text.Text(each) for each in row))
     screen.print(shown)
     return True
+
+
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """How wide each column is: its longest word at least, its longest cell at most. None if the words have no room."""
+    from rich.cells import cell_len  # noqa: PLC0415 - as above
+
+    found = [list(column) for column in zip(columns, *cells, strict=True)]
+    widest = [max(map(cell_len, column)) for column in found]
+    words = [max(cell_len(word) for each in column for word in each.split(" ")) for column in found]
+    widths = [max(word, min(LEAST_PROSE, wide)) for word, wide in zip(words, widest, strict=True)]
+    left = room - sum(widths)
+    if left < 0:
+        return None
+    wanting = sorted(range(len(columns)), key=lambda index: widest[index] - widths[index])
+    for position, index in enumerate(wanting):
+        more = min(widest[index] - widths[index], left // (len(columns) - position))
+        widths[index] += more
+        left -= more
+    return widths
