@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutation.nearest import Nearest, candidates, within
+from tests.mutation.nearest import Nearest, Records, candidates, within
 from tests.mutation.sites import Site, drawn
 from tests.mutation.trial import Copy
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = (6.0, 20.0)
-"""Seconds of tests, as they took undisturbed: what survives the first is shown to more of them."""
+ROUNDS = (4.0, 10.0)
+"""Seconds of tests, as they took under the tracer: what survives the first is shown to more of them."""
 PATIENCE = 60.0
 """Seconds for a round besides: a slow machine, servers to start. A mutant that takes longer hangs, and is noticed."""
 
@@ -59,14 +59,17 @@ def survives(mutant: Mutant, nearest: Nearest, copy: Copy, rng: random.Random) -
     if not tests:
         return "entered by no test"
     source = site.apply((copy.tree / "src" / module).read_bytes())
-    at = 0
+    tried, left = 0, tests
     with copy.changed(module, source):
         for seconds in ROUNDS:
-            taken = within(tests[at:], seconds)
+            taken = within(left, seconds)
             if taken and not copy.passes([test.name for test in taken], 5 * seconds + PATIENCE):
                 return ""
-            at += len(taken)
-    return f"survived {at} of {len(tests)} tests"
+            tried += len(taken)
+            left = left[len(taken) :]
+            # The quickest tests are the simplest: the next ones are any.
+            rng.shuffle(left)
+    return f"survived {tried} of {len(tests)} tests"
 
 
 def shown(mutant: Mutant, how: str, source: bytes) -> str:
@@ -83,6 +86,7 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=200, help="how many, spread evenly over what was named")
     parser.add_argument("--seed", type=int, default=None, help="what is drawn; a fresh one is printed")
     parser.add_argument("--tree", type=Path, default=ROOT, help="a checkout of another commit, to be compared")
+    parser.add_argument("--records", type=Path, default=None, help="a folder to keep what tests enter between runs")
     parser.add_argument("--processes", type=int, default=1, help="that find out which test enters what")
     given = parser.parse_args()
     seed = secrets.randbelow(1 << 32) if given.seed is None else given.seed
@@ -94,15 +98,20 @@ def main() -> int:
     copy = Copy(given.tree.resolve(), seed)
     try:
         files = candidates(copy.tree, {module for modules in named.values() for module in modules})
-        print(f"{len(files)} files of tests: {copy.record(files, given.processes)}", flush=True)
-        nearest = Nearest(copy.records, copy.tree)
+        records = Records(given.records or copy.home / "records", copy.tree, seed)
+        missing = records.missing(files)
+        records.forget(missing)
+        if missing:
+            print(f"{len(missing)} files: {copy.record(missing, records.folder, given.processes)}", flush=True)
+        records.add(missing)
+        nearest = Nearest(records.tests_of(files), copy.tree)
         survivors = 0
         for name, modules in named.items():
             rng = random.Random(f"{seed}:{name}")
             mutants = mutants_of(copy.tree, modules, given.mutants // len(named), rng)
             alive = 0
-            for mutant in mutants:
-                if how := survives(mutant, nearest, copy, rng):
+            for number, mutant in enumerate(mutants):
+                if how := survives(mutant, nearest, copy, random.Random(f"{seed}:{name}:{number}")):
                     alive += 1
                     print(shown(mutant, how, (copy.tree / "src" / mutant.module).read_bytes()), flush=True)
             survivors += alive

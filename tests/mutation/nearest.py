@@ -7,6 +7,7 @@ through conftest and support; which tests enter a function, from a run of these 
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,11 @@ class Seen(NamedTuple):
     name: str
     seconds: float
     functions: frozenset[str]
+
+    @property
+    def file(self) -> str:
+        """Where it is."""
+        return self.name.partition("::")[0]
 
     @property
     def sentence(self) -> str:
@@ -90,12 +96,51 @@ def _files(tree: Path, suite: str) -> list[Path]:
     return sorted((tree / "tests" / suite).rglob("test_*.py"))
 
 
+class Records:
+    """What was seen of the tests, kept between runs for the files of tests that did not change meanwhile."""
+
+    def __init__(self, folder: Path, tree: Path, seed: int) -> None:
+        source = hashlib.sha256(str(seed).encode())
+        for module in sorted((tree / "src").rglob("*.py")):
+            source.update(module.read_bytes())
+        self.folder = folder / source.hexdigest()[:16]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._tree = tree
+        self._index = self.folder / "files.json"
+        self._known: dict[str, str] = json.loads(self._index.read_text()) if self._index.exists() else {}
+
+    def _digest(self, file: str) -> str:
+        return hashlib.sha256((self._tree / file).read_bytes()).hexdigest()
+
+    def missing(self, files: Iterable[str]) -> list[str]:
+        """Those of the files that have to run first."""
+        return [file for file in files if self._known.get(file) != self._digest(file)]
+
+    def add(self, files: Iterable[str]) -> None:
+        """These have run."""
+        self._known |= {file: self._digest(file) for file in files}
+        self._index.write_text(json.dumps(self._known))
+
+    def tests_of(self, files: Iterable[str]) -> list[Seen]:
+        """The tests of these files, as they were seen last."""
+        wanted = frozenset(files)
+        lines = [line for part in sorted(self.folder.glob("*.jsonl")) for line in part.read_text().splitlines()]
+        seen = [Seen(name, seconds, frozenset(functions)) for name, seconds, functions in map(json.loads, lines)]
+        return list({test.name: test for test in seen if test.file in wanted}.values())
+
+    def forget(self, files: Iterable[str]) -> None:
+        """Before they run again: a test that is no more must not be asked for."""
+        gone = tuple(json.dumps([f"{file}::"])[:-2] for file in files)
+        for part in self.folder.glob("*.jsonl"):
+            lines = part.read_text().splitlines(keepends=True)
+            part.write_text("".join(line for line in lines if not line.startswith(gone)))
+
+
 class Nearest:
     """Answers which tests to run for a change."""
 
-    def __init__(self, records: Path, tree: Path) -> None:
-        lines = [line for file in sorted(records.glob("*.jsonl")) for line in file.read_text().splitlines()]
-        self.tests = [Seen(name, seconds, frozenset(functions)) for name, seconds, functions in map(json.loads, lines)]
+    def __init__(self, tests: list[Seen], tree: Path) -> None:
+        self.tests = tests
         self._tree = tree
 
     def __call__(self, module: Path, function: int, rng: random.Random) -> list[Seen]:
@@ -109,7 +154,7 @@ class Nearest:
             entering = [test for test in self.tests if any(name.startswith(f"{module}:") for name in test.functions)]
         if not entering and not function:
             name = dotted(module)
-            entering = [test for test in self.tests if name in imported_names(self._tree / test.name.split("::")[0])]
+            entering = [test for test in self.tests if name in imported_names(self._tree / test.file)]
         rng.shuffle(entering)
         entering.sort(key=lambda test: test.seconds)
         first: dict[str, Seen] = {}

@@ -28,7 +28,6 @@ class Copy:
     def __init__(self, tree: Path, seed: int) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="holdfast-mutation-"))
         self.tree = self.home / "tree"
-        self.records = self.home / "records"
         self._seed = seed
         # Whatever a test has started and left behind becomes a child of this process, and is found.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -42,15 +41,15 @@ class Copy:
             if name and (tree / name).is_file():
                 (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(tree / name, self.tree / name)
-        self.records.mkdir()
 
     def close(self) -> None:
         """Remove it."""
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def record(self, files: list[str], processes: int) -> str:
+    def record(self, files: list[str], folder: Path, processes: int) -> str:
         """Run whole files of tests under the tracer; the answer is the last line of pytest."""
         parallel = ["-n", str(processes)] if processes > 1 else []
+        os.environ[entered.RECORD_VARIABLE] = str(folder)
         _, output = self._pytest(["-p", "entered", *parallel, *files], None)
         return output.rstrip().rpartition("\n")[2]
 
@@ -88,7 +87,6 @@ class Copy:
                 "TMPDIR": str(scratch),
                 "HOLDFAST_TEST_SEED": str(self._seed),
                 entered.SOURCE_VARIABLE: str(source),
-                entered.RECORD_VARIABLE: str(self.records),
             },
             stdout=(scratch / "output").open("wb"),
             stderr=subprocess.STDOUT,
