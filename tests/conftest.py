@@ -33,6 +33,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"to draw the same samples again: {SEED_VARIABLE}={os.environ[SEED_VARIABLE]}")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that is marked `sampled`, keep one case for each value of the named parameters, drawn from the others.
+
+    Where parameters do not depend on each other, their whole product says little more than a sample of it; the whole
+    product runs with `-m exhaustive`.
+    """
+    sampled = [each for each in items if isinstance(each, pytest.Function) and each.get_closest_marker("sampled")]
+    if config.getoption("markexpr") != "not exhaustive":
+        for item in sampled:
+            item.add_marker(pytest.mark.exhaustive)
+        return
+    groups: dict[tuple[str, ...], list[pytest.Item]] = {}
+    for item in sampled:
+        names = [name for mark in item.iter_markers("sampled") for name in mark.args]
+        # By identity: not every value can be hashed, and the text of some is another in each process.
+        values = [str(id(item.callspec.params[name])) for name in names]
+        groups.setdefault((item.nodeid.partition("[")[0], *values), []).append(item)
+    chances = {group[0]: random.Random(f"{os.environ[SEED_VARIABLE]}:{group[0]}") for group in groups}
+    drawn = {chances[group[0]].choice(cases).nodeid for group, cases in groups.items()}
+    left_out = {item.nodeid: item for item in sampled if item.nodeid not in drawn}
+    config.hook.pytest_deselected(items=list(left_out.values()))
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
 @pytest.fixture(scope="session")
 def seed() -> int:
     """The seed of this run."""

@@ -103,6 +103,7 @@ def everything(bench: Bench) -> object:
     )
 
 
+@pytest.mark.sampled("make", "lose")
 @pytest.mark.parametrize("make", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("lose", LOSSES)
 def test_a_late_write_changes_nothing(

@@ -115,6 +115,7 @@ def test_whatever_passes_is_waited_for_and_blamed_on_no_job(bench: Bench, error:
 KINDS: list[Callable[[Any], Write]] = [finish_step, record_try, plan_ending, end, give_back, commit]
 
 
+@pytest.mark.sampled("kind", "backend")
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_write_of_any_kind_whose_answer_was_lost_is_made_once(

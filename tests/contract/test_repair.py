@@ -42,6 +42,7 @@ def faults(bench: Bench) -> list[str]:
     return [finding.code for finding in check(bench.store, deep=False) if finding.code != "rule-missing"]
 
 
+@pytest.mark.sampled("true", "stored")
 @pytest.mark.parametrize("true, stored", WRONG)
 def test_a_wrong_state_is_made_right_wherever_it_leads(
     bench: Bench, backend: Backend, true: JobState, stored: str

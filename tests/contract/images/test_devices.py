@@ -95,6 +95,7 @@ def test_sealing_twice_is_sealing_once(devices: Devices) -> None:
     assert first.used_bytes < first.apparent_bytes, "there is a sparse file in it"
 
 
+@pytest.mark.sampled("tamper")
 @pytest.mark.parametrize("tamper", TAMPERINGS)
 def test_a_deep_look_finds_what_was_changed_after_sealing(devices: Devices, tamper: str) -> None:
     devices.create(ORIGIN)

@@ -195,6 +195,7 @@ def test_a_fresh_ext4_is_an_empty_target(target: Path) -> None:
     assert sorted(os.listdir(target)) == ["lost+found", "rootfs"]
 
 
+@pytest.mark.sampled("attack")
 @pytest.mark.parametrize("attack", [each for each in ATTACKS if not each.layer], ids=lambda each: each.name)
 def test_no_attack_reaches_anything_outside(tmp_path: Path, target: Path, attack: Attack) -> None:
     form: Form = attack.forms[0]
@@ -204,6 +205,7 @@ def test_no_attack_reaches_anything_outside(tmp_path: Path, target: Path, attack
     assert refused.value.code == attack.code
 
 
+@pytest.mark.sampled("attack")
 @pytest.mark.parametrize("attack", [each for each in ATTACKS if not each.layer][::7], ids=lambda each: each.name)
 def test_inspecting_gives_the_verdict_that_extracting_gives(tmp_path: Path, target: Path, attack: Attack) -> None:
     content = attack.build(attack.forms[0])

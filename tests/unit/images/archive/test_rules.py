@@ -2,84 +2,170 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import random
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from holdfast_images.archive.attributes import LATEST_NS
 from holdfast_images.archive.entry import Entry, Kind, Limits, Policy, Severity
+from holdfast_images.archive.header import NOBODY
 from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.rules import Judge, Verdict
+from holdfast_images.errors import ImageRefused
 
-PART = st.one_of(
-    st.sampled_from([b"a", b"b", b"rootfs", b".", b"..", b"", b".wh.a", b"etc", b"x" * 256, b"\n", b"A"]),
-    st.binary(min_size=1, max_size=3).filter(lambda name: b"\0" not in name and b"/" not in name),
-)
-NAMES = st.lists(PART, min_size=1, max_size=5).map(b"/".join).filter(bool)
 SECOND = 1_000_000_000
-ENTRIES = st.builds(
-    lambda name, kind, mode, owner, size, time, target, xattrs, remarks: Entry(
-        name,
-        kind,
-        mode,
-        owner[0],
-        owner[1],
-        size if kind is Kind.FILE else 0,
-        0,
-        time,
-        0,
-        target if kind in {Kind.SYMLINK, Kind.HARDLINK} else b"",
-        xattrs,
-        remarks=remarks,
-    ),
-    NAMES,
-    st.sampled_from(list(Kind)),
-    st.sampled_from([0o644, 0o755, 0o777, 0o4755, 0o1777]),
-    st.tuples(st.sampled_from([0, 1000]), st.sampled_from([0, 7])),
-    st.integers(0, 600),
-    st.sampled_from([0, 5 * SECOND, -SECOND, 1 << 70]),
-    NAMES,
-    st.sampled_from([(), (), (), ((b"user.x", b"y"),), ((b"security.capability", b"y"),)]),
-    st.sampled_from([(), (), (), ((Reason.PAX_UNKNOWN, "x"),), ((Reason.SIZE_OVERRIDDEN, "x"),)]),
-)
+LETTERS = b"abcXYZ059 _-~:@%+,=#"
+PARTS = b"a b rootfs dir . .. .wh.a .wh..wh..opq etc A dev run".split()
+SIZES = Limits(file_bytes=500, total_bytes=1000, depth=3, xattrs_per_entry=2, xattr_bytes=2)
+JUDGED_BY = [SIZES, Limits(names_bytes=12), Limits(name_bytes=5), Limits()]
+XATTRS = [b"user.x", b"user.overlay.x", b"security.capability", b"security.selinux", b"x", b""]
+REMARKS = [reason.value for reason in (Reason.PAX_UNKNOWN, Reason.SIZE_OVERRIDDEN, Reason.XATTR_STRIPPED)]
+
+
+def drawn_part(rng: random.Random) -> bytes:
+    match rng.randrange(10):
+        case 0:
+            return bytes(rng.choices([each for each in range(1, 256) if each != 0x2F], k=rng.randint(1, 3)))
+        case 1:
+            return rng.choice([b"", b"x" * 256, b"x" * 255])
+        case 2 | 3 | 4 | 5:
+            return rng.choice(PARTS)
+        case _:
+            return bytes(rng.choices(LETTERS, k=rng.randint(1, 4)))
+
+
+def drawn_name(rng: random.Random) -> bytes:
+    return b"/".join(drawn_part(rng) for _ in range(rng.choice([1, 1, 1, 2, 2, 3, 4]))) or b"a"
+
+
+def drawn_entry(rng: random.Random) -> Entry:
+    """Every field may be anything that the parser can hand over.
+
+    One is unusual at a time, most often: if several are, one of them hides that another was not looked at.
+    """
+
+    def is_unusual() -> bool:
+        return rng.randrange(8) == 0
+
+    kind = rng.choice(list(Kind)) if is_unusual() else rng.choice([Kind.FILE, Kind.DIRECTORY])
+    size = rng.randint(0, 1200 if is_unusual() else 60) if kind is Kind.FILE else 0
+    return Entry(
+        name=drawn_name(rng) + (b"/" if kind is Kind.DIRECTORY and rng.random() < 0.5 else b""),
+        kind=kind,
+        mode=rng.randrange(0o10000) & (0o7777 if is_unusual() else 0o1775),
+        uid=rng.randrange(NOBODY) if is_unusual() else rng.choice([0, 1000]),
+        gid=rng.randrange(NOBODY) if is_unusual() else rng.choice([0, 7]),
+        size=size,
+        stored=size,
+        mtime_ns=rng.randint(-(1 << 70), 1 << 70) if is_unusual() else rng.randint(0, LATEST_NS),
+        offset=rng.randrange(1 << 40) * 512,
+        linkname=drawn_name(rng) if kind in {Kind.SYMLINK, Kind.HARDLINK} else b"",
+        xattrs=tuple((rng.choice(XATTRS), rng.randbytes(rng.randrange(4))) for _ in range(rng.randint(1, 3)))
+        if is_unusual()
+        else (),
+        sparse=((0, size),) if kind is Kind.FILE and is_unusual() else None,
+        device=(rng.randrange(3), rng.randrange(3)) if kind in {Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE} else (0, 0),
+        remarks=((rng.choice(REMARKS), "x"),) if is_unusual() else (),
+    )
+
+
+def drawn_archive(rng: random.Random) -> list[Entry]:
+    return [drawn_entry(rng) for _ in range(rng.randint(1, 10))]
+
+
+def drawn_judging(rng: random.Random) -> dict[str, Any]:
+    return {
+        "policy": rng.choice(list(Policy)),
+        "limits": rng.choice(JUDGED_BY),
+        "keep_setuid": rng.random() < 0.5,
+        "layer": rng.random() < 0.5,
+    }
+
+
 LIMITS = Limits(file_bytes=500, total_bytes=1000, depth=3)
+ARCHIVES = 3000
 
 
 def entry(name: bytes, kind: Kind = Kind.FILE, **fields: int) -> Entry:
     return Entry(name, kind, fields.get("mode", 0o644), 0, 0, fields.get("size", 0), 0, 0, 0)
 
 
-@given(st.lists(ENTRIES, max_size=12), st.sampled_from(list(Policy)), st.booleans())
-@settings(max_examples=500)
-def test_the_short_way_is_the_long_way(entries: list[Entry], policy: Policy, layer: bool) -> None:
-    short, long = Judge(policy, LIMITS, layer=layer), Judge(policy, LIMITS, layer=layer)
-    verdicts = [(short.judge(each), _the_long_way(long, each)) for each in entries]
-
-    assert [one for one, _ in verdicts] == [other for _, other in verdicts]
-    assert short.finish() == long.finish()
-    assert (short.total_bytes, short.implied, short._names) == (long.total_bytes, long.implied, long._names)
-
-
-def _the_long_way(judge: Judge, each: Entry) -> Verdict:
-    judge.entries += 1
-    return judge._judge_unusual(each)
+def everything_said(judge: Judge, way: Callable[[Entry], Verdict], entries: list[Entry]) -> list[object]:
+    """All that becomes known of a judge: each whole verdict, what it remembers, and how it ends."""
+    said: list[object] = []
+    try:
+        said += [way(each) for each in entries]
+        said.append(judge.finish())
+    except ImageRefused as refused:
+        said += [refused.code, refused.detail]
+    seen = judge._seen
+    remembered = (seen.kinds, seen.stamps, seen.symlinks, seen.origins, seen.names_of, seen.open_to_all)
+    return [*said, judge.entries, judge.total_bytes, judge.implied, judge._names, *remembered]
 
 
-@given(st.lists(ENTRIES, max_size=12), st.sampled_from(list(Policy)))
-def test_what_is_accepted_lies_inside_and_below_directories(entries: list[Entry], policy: Policy) -> None:
-    judge = Judge(policy, LIMITS)
-    made: dict[bytes, Kind] = {}
-    for each in entries:
-        verdict = judge.judge(each)
-        if not verdict.acceptable:
-            assert any(finding.severity is Severity.ERROR for finding in verdict.findings)
-            continue
-        parts = verdict.path.split(b"/")
-        assert not {b"..", b"."} & set(parts)
-        assert not verdict.path.startswith(b"/")
-        assert all(made.get(b"/".join(parts[:at]), Kind.DIRECTORY) is Kind.DIRECTORY for at in range(1, len(parts)))
-        assert made.get(verdict.path, each.kind) is each.kind
-        assert verdict.path not in made or each.kind is Kind.DIRECTORY
-        made[verdict.path] = each.kind
+def ways_differ(kind: type[Judge], entries: list[Entry], how: dict[str, Any]) -> bool:
+    short, long = kind(**how), kind(**how)
+
+    def the_long_way(each: Entry) -> Verdict:
+        long.entries += 1
+        return long._judge_unusual(each)
+
+    return everything_said(short, short.judge, entries) != everything_said(long, the_long_way, entries)
+
+
+def test_the_short_way_is_the_long_way(rng: random.Random) -> None:
+    for _ in range(ARCHIVES):
+        entries, how = drawn_archive(rng), drawn_judging(rng)
+
+        assert not ways_differ(Judge, entries, how), (entries, how)
+
+
+NEW_RULES: dict[str, Callable[[Entry], bool]] = {
+    "owner": lambda each: each.uid > 1000,
+    "group": lambda each: each.gid > 1000,
+    "both owners": lambda each: each.uid == 1000 and each.gid == 7,
+    "time": lambda each: each.mtime_ns // SECOND > 1 << 31,
+    "fraction of a second": lambda each: each.mtime_ns % SECOND != 0,
+    "group may write": lambda each: bool(each.mode & 0o020),
+    "sticky file": lambda each: each.kind is Kind.FILE and bool(each.mode & 0o1000),
+    "byte in a name": lambda each: b"~" in each.name,
+    "end of a name": lambda each: each.name.endswith(b" "),
+    "size": lambda each: each.size > 40,
+    "sparse": lambda each: each.sparse is not None,
+    "directory": lambda each: each.kind is Kind.DIRECTORY and each.name.endswith(b"/"),
+}
+
+
+@pytest.mark.parametrize("rule", NEW_RULES)
+def test_a_new_rule_that_the_short_way_skips_would_be_noticed(rule: str, rng: random.Random) -> None:
+    class Stricter(Judge):
+        def _judge_unusual(self, entry: Entry) -> Verdict:
+            verdict = super()._judge_unusual(entry)
+            verdict.left_out |= NEW_RULES[rule](entry)
+            return verdict
+
+    assert any(ways_differ(Stricter, drawn_archive(rng), drawn_judging(rng)) for _ in range(ARCHIVES // 10))
+
+
+def test_what_is_accepted_lies_inside_and_below_directories(rng: random.Random) -> None:
+    for policy in [*Policy] * (ARCHIVES // 10):
+        made: dict[bytes, Kind] = {}
+        judge = Judge(policy, LIMITS)
+        for each in drawn_archive(rng):
+            verdict = judge.judge(each)
+            if not verdict.acceptable:
+                assert any(finding.severity is Severity.ERROR for finding in verdict.findings)
+                continue
+            parts = verdict.path.split(b"/")
+            above = [made.get(b"/".join(parts[:at]), Kind.DIRECTORY) for at in range(1, len(parts))]
+            assert not {b"..", b"."} & set(parts)
+            assert not verdict.path.startswith(b"/")
+            assert set(above) <= {Kind.DIRECTORY}
+            assert made.get(verdict.path, each.kind) is each.kind
+            assert verdict.path not in made or each.kind is Kind.DIRECTORY
+            made[verdict.path] = each.kind
 
 
 def test_a_refused_entry_counts_as_not_there() -> None:
