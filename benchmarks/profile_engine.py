@@ -3,7 +3,7 @@
     python benchmarks/profile_engine.py plans [--jobs 100000] [--pending 10000]
     python benchmarks/profile_engine.py functions [--flows 4096] [--concurrency 128]
 
-`plans` shows how SQLite carries out every statement of queries.sql on a database full of finished jobs; a SCAN of a
+`plans` shows how SQLite carries out every statement of the store on a database full of finished jobs; a SCAN of a
 table that grows with history is marked. `functions` runs five-step flows under cProfile, a profile per kind of thread.
 """
 
@@ -43,7 +43,7 @@ def plans(jobs: int, pending: int) -> None:
             submit(engine, flows.five_steps, pending)
         fill(Path(folder) / "holdfast.db", jobs)
         with closing(sqlite3.connect(Path(folder) / "holdfast.db")) as connection:
-            for name, statement in load_statements("holdfast.store.sqlite").items():
+            for name, statement in load_statements("holdfast.store", "sqlite").items():
                 aliases = re.findall(r"\b(\w+) AS (\w+)\b", statement)
                 growing = {*GROWING, *(alias for table, alias in aliases if table in GROWING)}
                 print(name)

@@ -61,10 +61,13 @@ def charge_card(run: Run[Order, Receipt]) -> Receipt:
     return Receipt(charged=run.request.amount)
 
 
+orders = Tables("orders", migrations=["CREATE TABLE orders (number TEXT PRIMARY KEY, amount BIGINT)"])
+
+
 def record_order(run: Run[Order, Receipt], tx: Transaction) -> None:
     """The row, the follow-up job and the end of this job: all of it is committed, or nothing."""
-    tx.execute("CREATE TABLE IF NOT EXISTS orders (number TEXT PRIMARY KEY, amount INTEGER)")
-    tx.execute("INSERT INTO orders VALUES (?, ?)", (run.request.number, run.response.charged))
+    sale = {"number": run.request.number, "amount": run.response.charged}
+    orders.on(tx).run("INSERT INTO orders VALUES (:number, :amount)", **sale)
     tx.submit(send_letter, Letter(run.request.number, run.request.warehouse), key=run.request.number)
 
 
@@ -86,7 +89,15 @@ send_letter: Flow[Letter, None] = Flow("send-letter", request=Letter, response=t
 send_letter.start("write", write_letter)
 
 take_order = (
-    Flow("take-order", request=Order, response=Receipt, queue="orders", unique="forever", cleanup=release_stock)
+    Flow(
+        "take-order",
+        request=Order,
+        response=Receipt,
+        queue="orders",
+        unique="forever",
+        cleanup=release_stock,
+        tables=[orders],
+    )
     .start("reserve-stock", reserve_stock, retry=fixed(2))
     .to("charge-card", charge_card, retry=exponential(5, delay=0.05, jitter=True), timeout=10)
     .commit("record-order", record_order)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from holdfast.store.messages import Submitted
+    from holdfast.tables import Tables
 
 __version__ = "0.1.0"
 
@@ -61,6 +62,7 @@ __all__ = [
     "StepStopped",
     "StepTimeout",
     "Submitted",
+    "Tables",
     "Transaction",
     "Unrecoverable",
     "WaitFor",
@@ -103,6 +105,7 @@ _HOME = {
     "StepStopped": "holdfast.errors",
     "StepTimeout": "holdfast.errors",
     "Submitted": "holdfast.store.messages",
+    "Tables": "holdfast.tables",
     "Transaction": "holdfast.core.run",
     "Unrecoverable": "holdfast.core.outcomes",
     "WaitFor": "holdfast.core.outcomes",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from holdfast.client import Client, given
 from holdfast.core.facts import Finding, Severity
@@ -17,7 +17,7 @@ from holdfast.core.pipeline import Pipeline
 from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker
-from holdfast.errors import StoreCorrupt
+from holdfast.errors import BadInput, StoreCorrupt
 from holdfast.guard.check import check
 from holdfast.guard.rounds import Rounds
 from holdfast.guard.survey import look_at_open
@@ -25,6 +25,7 @@ from holdfast.guard.watch import Watch, stop_stalled
 from holdfast.store.opening import open_store
 from holdfast.store.preparing import REQUEST_LIMIT
 from holdfast.store.protocol import Store
+from holdfast.tables import OpenTables, Tables
 
 log = logging.getLogger("holdfast")
 
@@ -34,6 +35,13 @@ class Engine(Client):
 
     findings: Sequence[Finding] = ()
     """What the check at open has found."""
+
+    _place: str | Path | None = None
+    _synchronous = "FULL"
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        self._tables: dict[str, OpenTables] = {}
+        super().__init__(*given, **settings)
 
     @classmethod
     def open(
@@ -54,6 +62,10 @@ class Engine(Client):
         store = open_store(place, synchronous=synchronous, clock=clock)
         try:
             engine = cls(store, flows, actor=actor, request_limit=request_limit)
+            engine._place, engine._synchronous = place, synchronous
+            for flow in engine.flows.values():
+                for tables in flow.tables:
+                    engine.tables(cast(Tables, tables))
             engine.findings = look_at_open(store, chance=random.random())
         except BaseException:
             store.close()
@@ -69,6 +81,17 @@ class Engine(Client):
         if isinstance(flow, Pipeline):
             for stage in flow.stages.values():
                 self.register(stage)
+
+    def tables(self, tables: Tables) -> OpenTables:
+        """These tables of the application, at the place of this engine: made, if they are not there; closed with it."""
+        opened = self._tables.get(tables.name)
+        if opened is None:
+            if self._place is None:
+                raise BadInput("this engine was not opened at a place", hint="Engine.open(...), or tables.open(place)")
+            opened = self._tables[tables.name] = tables.open(self._place, synchronous=self._synchronous)
+        elif opened.tables is not tables:
+            raise BadInput(f"two different sets of tables are named {tables.name!r}", hint="rename one of them")
+        return opened
 
     def queue(self, name: str, *, limit: int | None) -> None:
         """How many jobs of a queue may run at once, over all processes; an operator's setting stays above this."""
@@ -108,7 +131,9 @@ class Engine(Client):
         return bool(stop_stalled(self.store, actor=self.actor, reason=given(reason), only=[job_id]))
 
     def close(self) -> None:
-        """Close the store."""
+        """Close the store, and the tables beside it."""
+        for opened in self._tables.values():
+            opened.close()
         self.store.close()
 
     def __enter__(self) -> Self:

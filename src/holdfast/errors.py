@@ -32,6 +32,7 @@ HoldfastError
     │   ├── StoreBusy
     │   └── StoreFull
     ├── StoreReadOnly
+    ├── RowRefused                  a rule of a table refuses a row; nothing was changed
     ├── RowUnreadable               one row is not what it must be; the others can be read
     ├── StoreCorrupt
     ├── StoreForeign                the file is not Holdfast's
@@ -230,6 +231,10 @@ class StoreReadOnly(StoreError):
     """The database or its directory cannot be written."""
 
     passing = True
+
+
+class RowRefused(StoreError):
+    """A rule of an application's own table refuses a row: a key, a check, a reference, a type. Nothing was changed."""
 
 
 class RowUnreadable(StoreError, ValueError):

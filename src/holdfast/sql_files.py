@@ -1,33 +1,44 @@
 """SQL kept in .sql files beside the code: one name, one reason and one statement each; numbered migrations.
 
-For the engine's stores, and for applications that keep tables of their own in the engine's database.
+A package has `statements.sql`, which all dialects run, and for each dialect a folder of that name: its `overrides.sql`
+has what that one says differently, its `migrations` make the tables. `{name}` in a statement stands for the spelling
+of that name in the dialect's overrides. For the engine's stores, and through `holdfast.tables` for applications.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-_HEADER = re.compile(r"^-- name: (?P<name>[a-z_]+)$", re.MULTILINE)
+from holdfast.errors import StoreTooNew
+
+Dialect = Literal["sqlite", "postgres"]
+DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
+
+_HEADER = re.compile(r"^-- (?P<kind>name|spelling): (?P<name>[a-z_]+)$", re.MULTILINE)
+_SPELLED = re.compile(r"\{([a-z_]+)\}")
 _FILE = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
+# `:name`, but neither the `::` of a cast nor a colon inside a word.
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One numbered change of a schema; the first line of its file may describe it."""
+    """One numbered change of a schema; the first line of it may describe it."""
 
     version: int
     name: str
-    file: Path
+    source: Path | str
 
     @property
     def sql(self) -> str:
         """Its statements. Read when they are needed: mostly nothing is to be applied."""
-        return self.file.read_text(encoding="utf-8")
+        return self.source if isinstance(self.source, str) else self.source.read_text(encoding="utf-8")
 
     @property
     def description(self) -> str:
@@ -36,16 +47,24 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 @cache
-def load_statements(package: str) -> Mapping[str, str]:
-    """name → statement of the package's queries.sql, without the comment lines that give its reason."""
-    return dict(_split(_folder(package).joinpath("queries.sql").read_text(encoding="utf-8")))
+def load_statements(package: str, dialect: Dialect) -> Mapping[str, str]:
+    """name → statement, without the comment lines that give its reason: the package's, then the dialect's overrides."""
+    folder = _folder(package)
+    found: dict[str, dict[str, str]] = {"name": {}, "spelling": {}}
+    for file in (folder / "statements.sql", folder / dialect / "overrides.sql"):
+        if file.exists():
+            for kind, name, text in split(file.read_text(encoding="utf-8")):
+                found[kind][name] = text
+    return {name: spelled(text, found["spelling"]) for name, text in found["name"].items()}
 
 
 @cache
-def load_migrations(package: str) -> Sequence[Migration]:
-    """The migrations in a package's `migrations` folder, in order, numbered from 1 without gaps."""
+def load_migrations(package: str, dialect: Dialect) -> Sequence[Migration]:
+    """The migrations of a dialect, in order, numbered from 1 without gaps."""
+    folder = _folder(package)
+    own = folder / dialect / "migrations"
     found = []
-    for file in _folder(package).joinpath("migrations").iterdir():
+    for file in (own if own.exists() else folder / "migrations").iterdir():
         match = _FILE.fullmatch(file.name)
         if match:
             found.append(Migration(int(match["version"]), match["name"], file))
@@ -55,12 +74,45 @@ def load_migrations(package: str) -> Sequence[Migration]:
     return found
 
 
-def _split(text: str) -> Iterator[tuple[str, str]]:
+def pending(migrations: Sequence[Migration], applied: int, where: str) -> Sequence[Migration]:
+    """What is still to be applied; raises StoreTooNew if the database knows more than we do."""
+    newest = migrations[-1].version if migrations else 0
+    if applied > newest:
+        raise StoreTooNew(
+            f"{where} has schema version {applied}, this Holdfast knows up to {newest}",
+            hint="upgrade Holdfast on this machine; the database was left as it is",
+        )
+    return migrations[applied:]
+
+
+def missing(migrations: Sequence[Migration], applied: Collection[int], where: str) -> Sequence[Migration]:
+    """The same for an application's tables, whose migrations are on record one by one."""
+    newest = migrations[-1].version if migrations else 0
+    if max(applied, default=0) > newest:
+        raise StoreTooNew(
+            f"{where} has schema version {max(applied)}, this program knows up to {newest}",
+            hint="upgrade the program on this machine; the database was left as it is",
+        )
+    return [migration for migration in migrations if migration.version not in applied]
+
+
+def split(text: str) -> Iterator[tuple[str, str, str]]:
+    """The parts of a file: `name` or `spelling`, what it is called, and the SQL."""
     headers = list(_HEADER.finditer(text))
     for header, following in zip(headers, [*headers[1:], None], strict=True):
         body = text[header.end() : following.start() if following else len(text)]
         lines = [line for line in body.splitlines() if not line.startswith("--")]
-        yield header["name"], "\n".join(lines).strip().rstrip(";")
+        yield header["kind"], header["name"], "\n".join(lines).strip().rstrip(";")
+
+
+def spelled(statement: str, spellings: Mapping[str, str]) -> str:
+    """The statement as the dialect spells it. Braces around anything else are SQL, and left as they are."""
+    return _SPELLED.sub(lambda found: spellings.get(found[1], found[0]), statement).rstrip()
+
+
+def to_pyformat(statement: str) -> str:
+    """`:name` parameters as psycopg wants them."""
+    return _PARAMETER.sub(r"%(\1)s", statement.replace("%", "%%"))
 
 
 def _folder(package: str) -> Path:

@@ -1,4 +1,4 @@
-"""The two dialects say the same: the same statements under the same names, the same states and transitions."""
+"""The two dialects say the same of states and transitions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ from holdfast.core.states import (
     JobState,
     disposition_transitions,
 )
-from holdfast.sql_files import load_statements
 
 PAIR = re.compile(r"'(\w+)>(\w+)'")
 WORD = re.compile(r"'(\w+)'")
-ONLY_ON_POSTGRES = {"lock_jobs", "lock_free_jobs", "known_jobs", "lock_queues", "open_slots"}
-PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
 def migration() -> str:
@@ -37,25 +34,6 @@ def part(begin: str, end: str) -> str:
     _, found, rest = migration().rpartition(begin)
     assert found, f"{begin!r} is not in the migration"
     return rest.partition(end)[0]
-
-
-def test_both_dialects_have_the_same_statements() -> None:
-    sqlite, postgres = load_statements("holdfast.store.sqlite"), load_statements("holdfast.store.postgres")
-
-    assert set(postgres) - set(sqlite) == ONLY_ON_POSTGRES
-    assert set(sqlite) - set(postgres) == set()
-
-
-def test_every_statement_takes_the_same_parameters_in_both_dialects() -> None:
-    postgres = load_statements("holdfast.store.postgres")
-    differing = []
-    for name, sqlite in load_statements("holdfast.store.sqlite").items():
-        # What PostgreSQL takes as a batch of rows in JSON, SQLite takes as values.
-        rows = {"batch"} if "VALUES (?" in sqlite else set()
-        if set(PARAMETER.findall(sqlite)) | rows != set(PARAMETER.findall(postgres[name])):
-            differing.append(name)
-
-    assert differing == []
 
 
 @pytest.mark.parametrize(

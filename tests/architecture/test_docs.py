@@ -17,7 +17,7 @@ import click
 import pytest
 
 import holdfast
-from holdfast import Client, Engine, Flow, Pipeline, Run, Transaction, WorkerSettings, errors, testing
+from holdfast import Client, Engine, Flow, Pipeline, Run, Tables, Transaction, WorkerSettings, errors, testing
 from holdfast.core import agreement, diagram, invariants, repair_plan
 from holdfast.core.diagram import DiagramFormat
 from holdfast.core.ending import EndCode
@@ -25,6 +25,7 @@ from holdfast.core.explain import ReasonCode
 from holdfast.core.records import JournalEntry
 from holdfast.store import messages
 from holdfast.store.sqlite.checking import expected_schema
+from holdfast.tables import OpenTables, TableSession
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(holdfast.__file__).parent
@@ -273,6 +274,9 @@ TABLES: Sequence[tuple[Path, str, Callable[[], Iterable[str]]]] = [
     (FLOW_PAGE, "Pipeline", lambda: parameters(Pipeline.then)),
     (DOCS / "reference" / "run.md", "Run", lambda: public(Run)),
     (DOCS / "reference" / "run.md", "Transaction", lambda: public(Transaction)),
+    (DOCS / "reference" / "tables.md", "Tables", lambda: {*public(Tables), "name", "ledger", "known_by"}),
+    (DOCS / "reference" / "tables.md", "TableSession", lambda: public(TableSession)),
+    (DOCS / "reference" / "tables.md", "OpenTables", lambda: {*public(OpenTables), "tables", "database"}),
     (DOCS / "reference" / "client.md", "Client", lambda: public(Client)),
     (DOCS / "reference" / "client.md", "Engine", lambda: public(Engine)),
     (DOCS / "reference" / "client.md", "Options of submit", lambda: parameters(Client.submit)),

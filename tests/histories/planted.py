@@ -29,11 +29,11 @@ def replace_in_statement(name: str, old: str, new: str) -> None:
     for module, loader in ((store, "load_statements"), (session, "load_statements")):
         original = getattr(module, loader)
 
-        def changed(package: str, original: Callable[[str], Any] = original) -> dict[str, str]:
-            statements = dict(original(package))
+        def changed(package: str, dialect: str, original: Callable[..., Any] = original) -> dict[str, str]:
+            statements = dict(original(package, dialect))
             changing = [one for one, sql in statements.items() if name in (one, EVERY) and old in sql]
             if not changing:
-                raise AssertionError(f"statement {name} of {package} has no {old!r}")
+                raise AssertionError(f"statement {name} of {dialect} has no {old!r}")
             return statements | {one: statements[one].replace(old, new) for one in changing}
 
         setattr(module, loader, changed)

@@ -23,9 +23,9 @@ from holdfast.core.states import ExecutionStatus
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreUnavailable
 from holdfast.sql_files import load_migrations
 from holdfast.store.opening import open_store
+from holdfast.store.place import postgres_place
 from holdfast.store.postgres.limits import OF_EFFECTS
 from holdfast.store.postgres.store import PostgresStore, without_password
-from holdfast_images.catalog.place import split_url
 from tests.integration.fleet_app import Done, Work, fleet_flow, record
 from tests.support.backends import PostgresBackend
 from tests.support.cutting_proxy import CuttingProxy
@@ -277,7 +277,7 @@ def test_eight_processes_that_start_at_once_migrate_once(backend: PostgresBacken
     answers = [process.communicate()[0] for process in processes]
 
     assert answers == ["[]\n"] * 8
-    versions = [(migration.version,) for migration in load_migrations("holdfast.store.postgres")]
+    versions = [(migration.version,) for migration in load_migrations("holdfast.store", "postgres")]
     assert backend.query("SELECT version FROM holdfast_migrations ORDER BY version") == versions
     assert list(backend.open(None).integrity(deep=True)) == []
 
@@ -422,7 +422,7 @@ def test_a_url_reaches_the_server_as_it_was_written(backend: PostgresBackend, of
     store = open_store(place)
     assert isinstance(store, PostgresStore)
     store.close()
-    conninfo = split_url(place)[0] if of_the_images else store._conninfo
+    conninfo = postgres_place(place).url if of_the_images else store._conninfo
     with psycopg.connect(conninfo) as connection:
         word = connection.execute("SHOW my.word").fetchone()
 

@@ -17,9 +17,10 @@ from holdfast.cli.settings import Settings
 from holdfast.client import Client
 from holdfast.core.flow import Flow
 from holdfast.errors import SettingsError, StoreCorrupt, StoreError, StoreReadOnly, UnknownFlowError
-from holdfast.store.opening import database_path, open_store
+from holdfast.store.opening import open_store
+from holdfast.store.place import database_path
 from holdfast.store.protocol import Store
-from holdfast.store.sqlite.database import translate
+from holdfast.store.sqlite.connection import translate
 
 
 class App(NamedTuple):

@@ -33,6 +33,7 @@ from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.retention import checked_days, remove_ended
 from holdfast.guard.rounds import Rounds
 from holdfast.store.protocol import Store
+from holdfast.tables import make_tables
 
 log = logging.getLogger("holdfast.worker")
 
@@ -169,6 +170,7 @@ def worker(settings: Settings, /, **given: object) -> int:
     def prepare() -> bool:
         engine.refuse_broken_rules()
         app.start()
+        make_tables(settings.place, app.flows, synchronous=options.sync.upper())
         for name, limit in [*app.queue_limits.items(), *limits]:
             engine.queue(name, limit=limit)
         return True

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -56,6 +56,16 @@ class Definition(msgspec.Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
+class OwnTables(Protocol):
+    """Tables of the application, as `holdfast.tables` defines them."""
+
+    name: str
+
+    def open(self, place: Any, *, synchronous: str = ...) -> Any:
+        """Make them, or bring them up to date."""
+        ...
+
+
 class Flow(Generic[Req, Resp]):
     """A durable state machine: `Flow(...).start(...).to(...).commit(...)` reads like what it does."""
 
@@ -75,6 +85,7 @@ class Flow(Generic[Req, Resp]):
         job_retry: RetryPolicy | int = DEFAULT_RETRY,
         crash_limit: int = DEFAULT_CRASH_LIMIT,
         stall_after: Duration = DEFAULT_STALL_AFTER,
+        tables: Sequence[OwnTables] = (),
     ) -> None:
         self.name = checked_name(name, "flow")
         self.request_type = request
@@ -84,6 +95,8 @@ class Flow(Generic[Req, Resp]):
         self.cleanup = cleanup
         self.cleanup_is_async = _is_async(cleanup)
         self.version = version
+        self.tables = tuple(tables)
+        """What the commit step writes to: made before a job of this flow is run, and no part of its definition."""
         with _said_of(f"flow {name}"):
             self.key_lasts_ms = key_lasts_ms(unique)
             self.cleanup_retry = policy_of(cleanup_retry, "cleanup_retry")

@@ -252,7 +252,9 @@ class CommitTransaction:
     def __init__(self, transaction: StoreTransaction, now: int) -> None:
         self._transaction = transaction
         self._now = now
+        self.dialect = transaction.dialect
         self.execute = transaction.execute
+        self.execute_own = transaction.execute_own
         self.executemany = transaction.executemany
 
     def submit(self, flow: Flow[Any, Any], request: Any, *, key: str | None = None) -> str:

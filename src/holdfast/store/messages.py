@@ -12,6 +12,7 @@ from holdfast.core.error_record import ErrorRecord
 from holdfast.core.records import Ending, JobRecord
 from holdfast.core.states import Disposition, ExecutionStatus
 from holdfast.core.text import error_text
+from holdfast.sql_files import Dialect
 
 
 def _clean(message: msgspec.Struct, field: str) -> None:
@@ -60,8 +61,14 @@ class Submitted(msgspec.Struct, frozen=True):
 class StoreTransaction(Protocol):
     """The open transaction, as the effect of a Commit gets it."""
 
+    dialect: Dialect
+
     def execute(self, sql: str, parameters: Any = ()) -> Any:
         """Run one statement; transaction control is refused."""
+        ...
+
+    def execute_own(self, sql: str, parameters: Any = ()) -> Any:
+        """The same for a statement about tables beside the engine's, in the schema of these."""
         ...
 
     def executemany(self, sql: str, parameters: Any) -> Any:

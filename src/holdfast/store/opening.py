@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode
 
-from holdfast.errors import SettingsError
+from holdfast.store.place import database_path, is_postgres, not_installed, postgres_place
 from holdfast.store.protocol import Store
-
-DATABASE_NAME = "holdfast.db"
-FILE_OPTIONS = ("passfile", "sslcert", "sslcrl", "sslcrldir", "sslkey", "sslrootcert")
 
 
 def open_store(
     place: str | Path, *, synchronous: str = "FULL", clock: Callable[[], int] | None = None, read_only: bool = False
 ) -> Store:
     """Open the store at `place`: a state directory, a `.db` file, or a `sqlite:///` or `postgresql://` URL."""
-    if str(place).startswith(("postgresql://", "postgres://")):
+    if is_postgres(place):
         return _open_postgres(str(place), synchronous=synchronous, clock=clock, read_only=read_only)
     from holdfast.store.sqlite.store import SqliteStore, wall_clock
 
@@ -35,7 +29,7 @@ def restore_store(place: str | Path, source: Path, *, verify: Callable[[Store], 
     Refused while workers are alive. Crash: the database is the old one or the restored one.
     On PostgreSQL the schema must be empty or missing, nothing is kept, and `verify` is given the restored store.
     """
-    if str(place).startswith(("postgresql://", "postgres://")):
+    if is_postgres(place):
         _restore_postgres(str(place), source, verify)
         return None
     from holdfast.store.sqlite.restore import restore
@@ -50,8 +44,11 @@ def restore_store(place: str | Path, source: Path, *, verify: Callable[[Store], 
 
 
 def _restore_postgres(url: str, source: Path, verify: Callable[[Store], None]) -> None:
-    place = _postgres_place(url)
-    from holdfast.store.postgres.backup import restore
+    try:
+        from holdfast.store.postgres.backup import restore
+    except ImportError as error:
+        raise not_installed(error) from error
+    place = postgres_place(url)
 
     def verify_restored() -> None:
         # Opening it also brings it up to the schema of this version.
@@ -62,8 +59,11 @@ def _restore_postgres(url: str, source: Path, verify: Callable[[Store], None]) -
 
 
 def _open_postgres(url: str, *, synchronous: str, clock: Callable[[], int] | None, read_only: bool) -> Store:
-    place = _postgres_place(url)
-    from holdfast.store.postgres.store import PostgresStore
+    try:
+        from holdfast.store.postgres.store import PostgresStore
+    except ImportError as error:
+        raise not_installed(error) from error
+    place = postgres_place(url)
 
     return PostgresStore(
         place.url,
@@ -73,56 +73,3 @@ def _open_postgres(url: str, *, synchronous: str, clock: Callable[[], int] | Non
         connections=place.connections,
         read_only=read_only,
     )
-
-
-class _PostgresPlace(NamedTuple):
-    url: str
-    schema: str
-    connections: int
-
-
-def _postgres_place(url: str) -> _PostgresPlace:
-    try:
-        from holdfast.store.postgres.store import DEFAULT_SCHEMA
-    except ImportError as error:
-        raise SettingsError(
-            f"PostgreSQL needs packages that are not installed: {error}", hint="pip install 'holdfast[postgres]'"
-        ) from error
-    # libpq refuses parameters that it does not know, so ours are taken out.
-    address, _, query = url.partition("?")
-    # To libpq a plus sign is a plus sign.
-    options = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
-    schema = options.pop("holdfast_schema", DEFAULT_SCHEMA)
-    connections = options.pop("holdfast_connections", "10")
-    if not connections.isdecimal() or int(connections) < 1:
-        raise SettingsError(f"holdfast_connections={connections} in the URL is not a number of connections")
-    # libpq reads these anew for each connection, and a step may have changed the directory since.
-    options |= {name: _absolute(options[name]) for name in FILE_OPTIONS if options.get(name)}
-    # Spaces in `options` must be %20: libpq does not take a plus sign for one.
-    plain = "?".join(filter(None, [address, urlencode(options, quote_via=quote)]))
-    return _PostgresPlace(plain, schema, int(connections))
-
-
-def _absolute(file: str) -> str:
-    # "system" is no file, but stands for the certificates that the system trusts.
-    return file if file == "system" else str(Path(file).expanduser().absolute())
-
-
-def database_path(place: str | Path) -> Path:
-    """Where the database file of a place is, from wherever it is asked for later: a step may change the directory."""
-    if not isinstance(place, str | os.PathLike):
-        # As text it would name a directory all the same: that of a setting which is not set is None.
-        raise SettingsError(f"{place!r} is not the place of a store", hint="give a directory or a URL")
-    text = str(place)
-    scheme, separator, rest = text.partition("://")
-    if separator:
-        if scheme != "sqlite":
-            raise SettingsError(
-                f"no store for {scheme}:// URLs", hint="give a directory, or sqlite:///path/to/holdfast.db"
-            )
-        # sqlite:///relative/path has three slashes, sqlite:////absolute/path has four.
-        text = rest.removeprefix("/")
-    if not text:
-        raise SettingsError("the state directory is empty", hint="pass --state DIR or set HOLDFAST_STATE")
-    path = Path(text).expanduser().absolute()
-    return path if path.suffix == ".db" else path / DATABASE_NAME

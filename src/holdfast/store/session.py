@@ -13,6 +13,7 @@ from holdfast.core.ending import EndCode
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.core.text import ACTOR_LIMIT, actor_text, storable
 from holdfast.errors import StoreError
+from holdfast.sql_files import Dialect
 from holdfast.store.messages import Journaled
 from holdfast.store.statement import SQLITE_COMMENTS, leading_words
 
@@ -116,6 +117,7 @@ class Connection(Protocol):
 class Session:
     """A transaction of the store. Entries given to `journal` are appended, in order, when it ends."""
 
+    dialect: Dialect = "sqlite"
     __slots__ = ("_entries", "_sql", "changed_work", "connection", "journaled", "left_waiting", "metadata", "now")
 
     def __init__(self, connection: Connection, sql: Mapping[str, str], now: int) -> None:
@@ -131,7 +133,7 @@ class Session:
         self.journaled: list[Journaled] = []
 
     def run(self, statement: str, **parameters: Any) -> Rows:
-        """Execute a statement of queries.sql by its name. A text that no database takes is made visible."""
+        """Execute a statement of statements.sql by its name. A text that no database takes is made visible."""
         try:
             return self.connection.execute(self._sql[statement], parameters)
         except UnicodeEncodeError:
@@ -250,6 +252,10 @@ class Session:
     def execute_effect(self, sql: str, parameters: Any) -> Rows:
         """Run one statement of the user's; if it fails, what the effect has done before still stands."""
         return self.connection.execute(sql, parameters)
+
+    def execute_own_effect(self, sql: str, parameters: Any) -> Rows:
+        """The same for a statement about tables beside the engine's, where names are looked up among those."""
+        return self.execute_effect(sql, parameters)
 
     def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:
         """Run one statement of the user's for each set of parameters."""

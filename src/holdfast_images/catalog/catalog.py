@@ -7,12 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast_images.catalog.database import Database
+from holdfast_images.catalog.database import open_tables
 from holdfast_images.catalog.devices import DeviceTables
 from holdfast_images.catalog.hosts import HostTables
 from holdfast_images.catalog.images import ImageTables
 from holdfast_images.catalog.locks import LockTables
-from holdfast_images.catalog.place import database_path, is_postgres
 from holdfast_images.catalog.rows import (
     Image,
     ImageLock,
@@ -24,7 +23,6 @@ from holdfast_images.catalog.rows import (
     Verification,
     Violation,
 )
-from holdfast_images.catalog.sqlite.database import SqliteDatabase
 
 _RULES = (
     (1, "unpacked_without_image", "is unpacked as {0}, but there is no such image"),
@@ -59,14 +57,7 @@ class Catalog(ImageTables, DeviceTables, LockTables, HostTables):
 
         `host` tells the machines of a fleet apart; a SQLite file has only one.
         """
-        database: Database
-        if is_postgres(place):
-            from holdfast_images.catalog.postgres.database import open_postgres  # noqa: PLC0415 - when it is asked for
-
-            database = open_postgres(str(place), synchronous=synchronous)
-        else:
-            database = SqliteDatabase(database_path(place), synchronous=synchronous)
-        return cls(database, host=host or os.uname().nodename)
+        return cls(open_tables(place, synchronous=synchronous), host=host or os.uname().nodename)
 
     def ping(self) -> None:
         """Raise CatalogUnavailable or CatalogUnusable unless the database answers."""
@@ -100,7 +91,7 @@ class Catalog(ImageTables, DeviceTables, LockTables, HostTables):
 
     def close(self) -> None:
         """Close every connection."""
-        self._database.close()
+        self._tables.close()
 
     def __enter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from holdfast_images.catalog.database import Session, Tables
+from holdfast_images.catalog.database import CatalogOperations, CatalogSession
 from holdfast_images.catalog.rows import Reservation, Snapshot, UnpackedImage
 from holdfast_images.errors import CatalogConflict, ImageError, NoSpace
 
@@ -19,7 +19,7 @@ REPLACED = "/old/"
 """The same for one that was replaced, and is to be deleted."""
 
 
-class DeviceTables(Tables):
+class DeviceTables(CatalogOperations):
     """`unpacked_images`, `snapshots`, `device_reservations`."""
 
     def check_image_unpacked(self, image_id: str) -> UnpackedImage | None:
@@ -239,7 +239,7 @@ class DeviceTables(Tables):
         return self._all(Reservation, "list_reservations")
 
 
-def _refuse_orphaning(session: Session, image_id: str, device_id: str) -> None:
+def _refuse_orphaning(session: CatalogSession, image_id: str, device_id: str) -> None:
     for snapshot in session.select(Snapshot, "snapshots_by_image_id", image_id=image_id):
         if snapshot.origin_device_id != device_id:
             raise CatalogConflict(
@@ -250,7 +250,12 @@ def _refuse_orphaning(session: Session, image_id: str, device_id: str) -> None:
 
 
 def _store_snapshot(
-    session: Session, image_id: str, snapshot_id: str, snapshot_name: str, device_path: str, origin_device_id: str
+    session: CatalogSession,
+    image_id: str,
+    snapshot_id: str,
+    snapshot_name: str,
+    device_path: str,
+    origin_device_id: str,
 ) -> None:
     origin = session.select(UnpackedImage, "unpacked_image_by_device_id", device_id=origin_device_id)
     if origin and origin[0].image_id != image_id:
@@ -274,7 +279,7 @@ def _store_snapshot(
         )
 
 
-def _refuse_taken_name(session: Session, image_id: str, snapshot_name: str) -> None:
+def _refuse_taken_name(session: CatalogSession, image_id: str, snapshot_name: str) -> None:
     for row in session.select(Reservation, "list_reservations") if snapshot_name else ():
         if row.snapshot_name == snapshot_name and row.image_id != image_id:
             raise CatalogConflict(
@@ -284,7 +289,7 @@ def _refuse_taken_name(session: Session, image_id: str, snapshot_name: str) -> N
 
 
 def _reserve(
-    session: Session, image_id: str, snapshot_name: str, candidates: Iterable[int], avoiding: Collection[int]
+    session: CatalogSession, image_id: str, snapshot_name: str, candidates: Iterable[int], avoiding: Collection[int]
 ) -> int:
     session.run("lock_reservations")
     whose = {"image_id": image_id, "snapshot_name": snapshot_name}

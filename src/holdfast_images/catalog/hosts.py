@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast_images.catalog.database import Tables
+from holdfast_images.catalog.database import CatalogOperations
 from holdfast_images.catalog.rows import HostClaim
 
 
-class HostTables(Tables):
+class HostTables(CatalogOperations):
     """One row for each name that a machine has used."""
 
     def get_host(self) -> HostClaim | None:

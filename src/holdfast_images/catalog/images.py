@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast_images.catalog.database import Session, Tables
+from holdfast_images.catalog.database import CatalogOperations, CatalogSession
 from holdfast_images.catalog.rows import Image, ImageStatus, Refusal, Verification
 from holdfast_images.errors import CatalogConflict, ImageError, ImageRefused
 from holdfast_images.model import Fingerprint
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast import Transaction
 
 
-class ImageTables(Tables):
+class ImageTables(CatalogOperations):
     """`images`, `image_verifications`, `image_refusals`."""
 
     def check_image_downloaded(self, s3_key: str) -> Image | None:
@@ -268,7 +268,7 @@ def _fields(fingerprint: Fingerprint) -> dict[str, int]:
     }
 
 
-def _refuse_other_key(session: Session, image_id: str, s3_key: str) -> None:
+def _refuse_other_key(session: CatalogSession, image_id: str, s3_key: str) -> None:
     # Two writers may both pass here: then the unique key of the second refuses it, less eloquently.
     known = session.select(Image, "image_by_id", image_id=image_id)
     if known and known[0].s3_key != s3_key:

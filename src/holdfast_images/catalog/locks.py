@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast_images.catalog.database import Tables
+from holdfast_images.catalog.database import CatalogOperations
 from holdfast_images.catalog.rows import ImageLock
 from holdfast_images.errors import ImageBusy
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STALE_SECONDS = 3600
 
 
-class LockTables(Tables):
+class LockTables(CatalogOperations):
     """`image_locks`. A lock outlives its owner: whether the owner lives is asked elsewhere, then it is taken over."""
 
     def acquire_image_lock(self, image_id: str, locked_by: str, *, tx: Transaction | None = None) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from holdfast_images.errors import CatalogUnusable
 from holdfast_images.model import Fingerprint
 
 
@@ -171,49 +169,3 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
-
-
-def to_rows(kind: type[AnyRow], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[AnyRow]:
-    """Rows of a statement as records; CatalogUnusable, naming the row, if one of them is none."""
-    read = []
-    for row in rows:
-        try:
-            read.append(_to_row(kind, columns, row))
-        except (ValueError, TypeError, msgspec.ValidationError) as error:
-            raise CatalogUnusable(
-                f"a row of the catalog cannot be read, {_name_of(columns, row)}: {error}",
-                hint="somebody has written to the database by hand; see all of it: holdfast verify-system",
-            ) from error
-    return read
-
-
-def fault_of(kind: type[AnyRow], columns: Sequence[str], row: Sequence[Any]) -> tuple[str, str] | None:
-    """Which row it is and what is wrong with it; None if it is a record."""
-    try:
-        _to_row(kind, columns, row)
-    except (ValueError, TypeError, msgspec.ValidationError) as error:
-        return _name_of(columns, row), str(error)
-    return None
-
-
-def _to_row(kind: type[AnyRow], columns: Sequence[str], row: Sequence[Any]) -> AnyRow:
-    """A column that the record does not have (the host) is left out."""
-    known = set(kind.__struct_fields__)
-    values = {name: _value(name, value) for name, value in zip(columns, row, strict=True) if name in known}
-    return msgspec.convert(values, kind, strict=False)
-
-
-def _name_of(columns: Sequence[str], row: Sequence[Any]) -> str:
-    """What a person would look for: the id of an image, the name of a snapshot, a key."""
-    values = dict(zip(columns, row, strict=True))
-    named = next((name for name in ("snapshot_name", "image_id", "s3_key") if values.get(name)), columns[0])
-    return f"{named} {str(values[named])[:200]!r}"
-
-
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC)
-    # SQLite's CURRENT_TIMESTAMP is UTC and does not say so.
-    if name.endswith("_at") and isinstance(value, str):
-        return datetime.fromisoformat(value).replace(tzinfo=UTC)
-    return value

@@ -13,10 +13,9 @@ import pytest
 
 from holdfast import Engine, JobState, Run, Transaction
 from holdfast.errors import StoreForeign
-from holdfast.sql_files import load_migrations
+from holdfast.store.connection_pool import MAX_IDLE
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.catalog.pool import MOST_IDLE
-from holdfast_images.catalog.sqlite.database import PACKAGE, SqliteDatabase
+from holdfast_images.catalog.database import CATALOG
 from holdfast_images.errors import CatalogUnavailable, CatalogUnusable, ImageBusy
 from tests.support.flows import Answer, Ask, AskFlow
 from tests.support.images.catalog_places import CatalogPlace, SqlitePlace, make_place
@@ -74,7 +73,7 @@ def test_an_older_catalog_is_brought_up_to_date_with_its_rows(place: CatalogPlac
             "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, "
             "applied_at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP, description TEXT)"
         )
-        for migration in load_migrations(PACKAGE)[:version]:
+        for migration in CATALOG.migrations("sqlite")[:version]:
             connection.executescript(migration.sql)
             connection.execute(
                 "INSERT INTO schema_migrations (version, description) VALUES (?, ?)",
@@ -162,12 +161,12 @@ def test_a_stray_shell_cannot_break_the_rules(catalog: Catalog, place: CatalogPl
 @ON_SQLITE
 @pytest.mark.parametrize("synchronous, value", [("FULL", 2), ("NORMAL", 1)])
 def test_every_connection_has_the_promised_settings(place: CatalogPlace, synchronous: str, value: int) -> None:
-    database = SqliteDatabase(sqlite_of(place).path, synchronous=synchronous)
+    opened = CATALOG.open(place.url, synchronous=synchronous)
     wanted = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": value, "cache_size": -10000}
     wanted |= {"busy_timeout": 5000, "temp_store": 2, "mmap_size": 268435456}
-    with database.reading() as connection:
+    with opened.database.reading() as connection:
         got = {pragma: connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in wanted}
-    database.close()
+    opened.close()
 
     assert got == wanted
 
@@ -211,7 +210,7 @@ from holdfast_images.errors import ImageError
 
 catalog = Catalog.open(sys.argv[1])
 catalog.ping()
-catalog._database.pool._drop_idle()
+catalog._tables.database.pool.drop_idle()
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 try:
     while True:
@@ -227,7 +226,7 @@ except ImageError as error:
 
 @ON_SQLITE
 def test_a_file_that_is_gone_is_nothing_to_try_again(catalog: Catalog, place: CatalogPlace) -> None:
-    catalog._database.pool._drop_idle()  # type: ignore[attr-defined]
+    catalog._tables.database.pool.drop_idle()
     sqlite_of(place).path.unlink()
     with pytest.raises(CatalogUnusable, match="unable to open"):
         catalog.ping()
@@ -239,7 +238,7 @@ def test_an_error_that_has_ended_the_transaction_is_told_as_it_is(catalog: Catal
     broken.sqlite_errorcode = sqlite3.SQLITE_IOERR
 
     def read() -> None:
-        with catalog._database.reading() as connection:
+        with catalog._reading(), catalog._tables.database.reading() as connection:
             connection.execute("ROLLBACK")  # as SQLite does it on its own
             raise broken
 
@@ -379,4 +378,4 @@ def test_connections_are_used_again(catalog: Catalog) -> None:
     for _ in range(20):
         catalog.ping()
 
-    assert catalog._database.pool.idle <= MOST_IDLE  # type: ignore[attr-defined]
+    assert catalog._tables.database.pool.idle <= MAX_IDLE

@@ -188,7 +188,7 @@ def test_24_no_question_that_is_asked_all_the_time_looks_at_finished_jobs(bench:
     bench.succeeded()
     bench.ended(Disposition.FAILED)
     bench.ended(Disposition.QUARANTINED)
-    statement = load_statements("holdfast.store.sqlite")[name]
+    statement = load_statements("holdfast.store", "sqlite")[name]
     with closing(sqlite3.connect(state / "holdfast.db")) as shell:
         parameters = dict.fromkeys(re.findall(r":([a-z_]+)", statement), 1) | {"dead": "[]", "flows": "[]"}
         plan = [row[3] for row in shell.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]

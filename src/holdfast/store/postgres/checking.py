@@ -148,5 +148,5 @@ def missing_rules(session: Session) -> Iterator[Finding]:
 
 def _migrations(connection: Connection) -> Iterator[Finding]:
     applied = connection.execute("SELECT version, name FROM holdfast_migrations ORDER BY version").fetchall()
-    if applied != [(migration.version, migration.name) for migration in load_migrations(PACKAGE)]:
+    if applied != [(migration.version, migration.name) for migration in load_migrations(PACKAGE, "postgres")]:
         yield error("migrations-changed", "schema holdfast_migrations", "does not list what was applied")

@@ -10,8 +10,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from holdfast.errors import StoreError
-from holdfast.sql_files import load_migrations
-from holdfast.store.migrating import pending
+from holdfast.sql_files import load_migrations, pending
 from holdfast.store.postgres.checking import record_rules, rules_of
 from holdfast.store.postgres.connection import BoundedConnection
 from holdfast.store.postgres.session import PACKAGE, Connection
@@ -25,7 +24,7 @@ LONGEST_MIGRATION = 3600.0
 
 def migrate(url: str, schema: str, *, where: str, timeout: float, read_only: bool = False) -> None:
     """Bring the schema up to date. Crash: each run is one transaction, so it is whole or not there."""
-    migrations = load_migrations(PACKAGE)
+    migrations = load_migrations(PACKAGE, "postgres")
     with _connect(url, timeout) as connection:
         if not pending(migrations, _schema_version(connection, schema), where):
             return

@@ -16,14 +16,14 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.core.evidence import DIGEST_LENGTH
 from holdfast.errors import BadInput
-from holdfast.sql_files import load_statements
+from holdfast.sql_files import Dialect, load_statements, to_pyformat
 from holdfast.store.postgres.connection import BoundedConnection
 from holdfast.store.postgres.errors import is_disk_fault, translate
 from holdfast.store.postgres.limits import OF_EFFECTS, OF_READS, Limits
 from holdfast.store.session import TRANSACTION_CONTROL, Rows, Session, storable_texts, to_json
 from holdfast.store.statement import POSTGRES_COMMENTS, leading_words
 
-PACKAGE = "holdfast.store.postgres"
+PACKAGE = "holdfast.store"
 KEY_RACES = 10
 
 T = TypeVar("T")
@@ -48,9 +48,6 @@ PLANNING = {
     "plan_cache_mode": "force_generic_plan",
 }
 
-# `:name`, but neither the `::` of a cast nor a colon inside a word.
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
-
 # What would end the transaction, or outlive it on a connection that is used again.
 _SESSION_CONTROL = TRANSACTION_CONTROL | {"start", "abort", "prepare", "deallocate", "discard", "reset", "set", "copy"}
 _FOR_THIS_TRANSACTION = ("local", "constraints")
@@ -59,23 +56,25 @@ _THROUGH_CONNECTION = re.compile(r"\b(stdin|stdout)\b", re.IGNORECASE)
 # The one kind of lock that neither a COMMIT nor a ROLLBACK gives back.
 _LOCK_OF_SESSION = re.compile(r"\bpg_(?:try_)?advisory_lock", re.IGNORECASE)
 
-
-def to_pyformat(statement: str) -> str:
-    """`:name` parameters as psycopg wants them."""
-    return _PARAMETER.sub(r"%(\1)s", statement.replace("%", "%%"))
+_KEEP_PATH = "set_config('holdfast.search_path', current_setting('search_path'), true)"
+_RESTORE_PATH = "SELECT set_config('search_path', current_setting('holdfast.search_path'), true)"
 
 
 @cache
 def statements() -> Mapping[str, str]:
     """Every statement of the store, ready for psycopg."""
-    return {name: to_pyformat(statement) for name, statement in load_statements(PACKAGE).items()}
+    return {name: to_pyformat(statement) for name, statement in load_statements(PACKAGE, "postgres").items()}
+
+
+def sql_literal(text: str) -> str:
+    """The text as SQL."""
+    return sql.Literal(text).as_string(None)
 
 
 def setting(settings: Mapping[str, str], *, local: bool) -> str:
     """Expressions that set all of these, for the transaction or for the session."""
     return ", ".join(
-        f"set_config('{name}', {sql.Literal(value).as_string(None)}, {str(local).lower()})"
-        for name, value in settings.items()
+        f"set_config('{name}', {sql_literal(value)}, {str(local).lower()})" for name, value in settings.items()
     )
 
 
@@ -147,6 +146,8 @@ class Answer:
 
 class PostgresSession(Session):
     """A transaction of the store on PostgreSQL."""
+
+    dialect: Dialect = "postgres"
 
     def __init__(self, connection: Connection, now: int, surroundings: Surroundings, limits: Limits = OF_READS) -> None:
         # psycopg's connection has another way to say that it is in a transaction: is_open below.
@@ -339,6 +340,21 @@ class PostgresSession(Session):
         self._psycopg.keeps_locks |= _LOCK_OF_SESSION.search(sql) is not None
         # Without parameters a % is a %, and not the beginning of one.
         rows: Rows = self._as_statement(lambda: self._psycopg.execute(sql.encode(), parameters or None))
+        return rows
+
+    def execute_own_effect(self, sql: str, parameters: Any) -> Rows:
+        # The user's own path is put aside for this statement, whatever the step has made of it; if the statement fails,
+        # the savepoint has it.
+        path = sql_literal(self._surroundings.path)
+
+        def execute() -> Any:
+            self._psycopg.execute(f"SELECT {_KEEP_PATH}, set_config('search_path', {path}, true)".encode())
+            rows = self._psycopg.execute(sql.encode(), parameters or None)
+            self._psycopg.execute(_RESTORE_PATH)
+            return rows
+
+        self._psycopg.keeps_locks |= _LOCK_OF_SESSION.search(sql) is not None
+        rows: Rows = self._as_statement(execute)
         return rows
 
     def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:

@@ -31,6 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.store.changes import Changes
 from holdfast.store.messages import Claim, NewJob, Submitted, Write
+from holdfast.store.place import DEFAULT_SCHEMA
 from holdfast.store.postgres.backup import SCHEMA_NAME, backup
 from holdfast.store.postgres.checking import damage, missing_rules
 from holdfast.store.postgres.connection import BoundedConnection
@@ -66,7 +67,6 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 END_TRANSACTION = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND xact_start = %s::timestamptz
 """
-DEFAULT_SCHEMA = "holdfast"
 RACES = 10
 VERBS_OF_WORKERS = frozenset({"claim", "extend-leases", "recover", "settle", "evidence", "announce", "retire"})
 LOST_IN_EFFECT = 3

@@ -12,7 +12,7 @@ from holdfast.core.evidence import digest
 from holdfast.core.facts import Finding, error, warning
 from holdfast.sql_files import load_migrations
 
-PACKAGE = "holdfast.store.sqlite"
+PACKAGE = "holdfast.store"
 MIGRATIONS = (
     "CREATE TABLE IF NOT EXISTS holdfast_migrations "
     "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL)"
@@ -78,7 +78,7 @@ def _migrations(connection: sqlite3.Connection) -> Iterator[Finding]:
     except sqlite3.DatabaseError as fault:
         yield error("migrations-changed", "schema holdfast_migrations", f"cannot be read: {fault}")
         return
-    if applied != [(migration.version, migration.name) for migration in load_migrations(PACKAGE)]:
+    if applied != [(migration.version, migration.name) for migration in load_migrations(PACKAGE, "sqlite")]:
         yield error("migrations-changed", "schema holdfast_migrations", "does not list what was applied")
 
 
@@ -87,7 +87,7 @@ def expected_schema() -> dict[str, tuple[str, str, str]]:
     """name → kind, table and SQL of everything the migrations make."""
     with closing(sqlite3.connect(":memory:")) as fresh:
         fresh.execute(MIGRATIONS)
-        for migration in load_migrations(PACKAGE):
+        for migration in load_migrations(PACKAGE, "sqlite"):
             fresh.executescript(migration.sql)
         return _schema_of(fresh)
 

@@ -17,7 +17,7 @@ from holdfast.errors import SettingsError, StateError, StoreBusy, StoreCorrupt, 
 from holdfast.store.new_file import sync
 from holdfast.store.processes import is_dead, is_running_here
 from holdfast.store.sqlite.backup import backup, copy_whole
-from holdfast.store.sqlite.database import APPLICATION_ID, translated_errors
+from holdfast.store.sqlite.connection import APPLICATION_ID, translated_errors
 from holdfast.store.sqlite.place import refuse_network
 
 PATIENCE = 30.0

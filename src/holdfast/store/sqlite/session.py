@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.errors import StoreBusy
 from holdfast.store.session import Connection, Rows, Session, storable_values
-from holdfast.store.sqlite.database import translate
+from holdfast.store.sqlite.connection import translate
 from holdfast.store.statement import SQLITE_COMMENTS, leading_words
 
 MOST_ROWS = 64

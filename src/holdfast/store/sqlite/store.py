@@ -12,20 +12,20 @@ from typing import cast
 
 from holdfast.core.facts import Finding
 from holdfast.errors import BadInput, StoreError
-from holdfast.sql_files import load_migrations, load_statements
+from holdfast.sql_files import load_migrations, load_statements, pending
 from holdfast.store.changes import Changes
-from holdfast.store.migrating import pending
 from holdfast.store.session import Session
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import checking
 from holdfast.store.sqlite.backup import backup
-from holdfast.store.sqlite.database import APPLICATION_ID, Database
+from holdfast.store.sqlite.connection import APPLICATION_ID, run_script
+from holdfast.store.sqlite.database import Database
 from holdfast.store.sqlite.session import SqliteSession, passing_in_effect
 from holdfast.store.sqlite.wakeup import FifoListener, FifoNotifier
 from holdfast.store.verbs.checking import repeated_executions, tables
 from holdfast.store.verbs.effects import EffectEndedTransaction
 
-PACKAGE = "holdfast.store.sqlite"
+PACKAGE = "holdfast.store"
 
 
 def wall_clock() -> int:
@@ -46,7 +46,7 @@ class SqliteStore(SqlStore):
         self.path = path
         self.now = clock
         self.changes = Changes(self.flows_of)
-        self._sql = load_statements(PACKAGE)
+        self._sql = load_statements(PACKAGE, "sqlite")
         self._database = Database(path, synchronous=synchronous, read_only=read_only)
         self._wake_directory = path.with_name(path.name + ".wake")
         self._notifier = FifoNotifier(self._wake_directory)
@@ -116,13 +116,13 @@ class SqliteStore(SqlStore):
 
     def _refuse_other_schema(self) -> None:
         with self._database.reading() as reader:
-            if pending(load_migrations(PACKAGE), _schema_version(reader), str(self.path)):
+            if pending(load_migrations(PACKAGE, "sqlite"), _schema_version(reader), str(self.path)):
                 raise StoreError(
                     f"{self.path} has an older schema than this Holdfast", hint="start a worker once: it migrates it"
                 )
 
     def _migrate(self) -> None:
-        migrations = load_migrations(PACKAGE)
+        migrations = load_migrations(PACKAGE, "sqlite")
         with self._database.reading() as reader:
             if not pending(migrations, _schema_version(reader), str(self.path)):
                 return
@@ -144,15 +144,3 @@ def _schema_version(connection: sqlite3.Connection) -> int:
     if known is None:
         return 0
     return int(connection.execute("SELECT coalesce(max(version), 0) FROM holdfast_migrations").fetchone()[0])
-
-
-def run_script(connection: sqlite3.Connection, script: str) -> None:
-    """The statements of a script, one by one, inside the transaction that is open."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            connection.execute(statement)
-            statement = ""
-    if statement.strip() and not all(line.startswith("--") for line in statement.strip().splitlines()):
-        raise StoreError(f"incomplete statement at the end of a migration: {statement[:80]!r}")

@@ -105,6 +105,7 @@ class EffectTransaction:
 
     def __init__(self, session: Session, write: Commit, actor: str) -> None:
         self._session = session
+        self.dialect = session.dialect
         self._write = write
         self._actor = actor
         self._savepoint = False
@@ -123,6 +124,12 @@ class EffectTransaction:
         with self.watched():
             self._prepare(sql)
             return self._kept(self._session.execute_effect(sql, parameters))
+
+    def execute_own(self, sql: str, parameters: Any = ()) -> EffectRows:
+        """Run one statement about tables that are beside the engine's."""
+        with self.watched():
+            self._prepare(sql)
+            return self._kept(self._session.execute_own_effect(sql, parameters))
 
     def executemany(self, sql: str, parameters: Any) -> EffectRows | None:
         """Run one statement for each set of parameters; the rows are those of the last."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from holdfast_images.errors import CatalogUnavailable
+from holdfast.errors import StoreBusy, StoreUnavailable
 
-MOST_OPEN = 10
-MOST_IDLE = 5
+MAX_OPEN = 10
+MAX_IDLE = 5
 LIFETIME = 3600.0
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 class Closable(Protocol):
@@ -28,18 +29,19 @@ C = TypeVar("C", bound=Closable)
 
 
 class Pool(Generic[C]):
-    """At most `MOST_OPEN` connections at once; `MOST_IDLE` of them wait for the next user, for an hour at most."""
+    """At most `MAX_OPEN` connections at once; `MAX_IDLE` of them wait for the next user, for an hour at most."""
 
     def __init__(
-        self, connect: Callable[[], C], *, clock: Callable[[], float] = time.monotonic, patience: float = PATIENCE
+        self, connect: Callable[[], C], *, clock: Callable[[], float] = time.monotonic, timeout: float = TIMEOUT
     ) -> None:
         self._connect = connect
         self._clock = clock
-        self._patience = patience
-        self._slots = threading.BoundedSemaphore(MOST_OPEN)
+        self._timeout = timeout
+        self._slots = threading.BoundedSemaphore(MAX_OPEN)
         self._lock = threading.Lock()
         self._idle: list[tuple[C, float]] = []
         self._closed = False
+        self._process = os.getpid()
 
     @contextmanager
     def connection(self) -> Iterator[C]:
@@ -47,10 +49,13 @@ class Pool(Generic[C]):
 
         What broke it, a server's restart say, has mostly broken the others too, and each would cost its user a try.
         """
-        if not self._slots.acquire(timeout=self._patience):
-            raise CatalogUnavailable(
-                f"all {MOST_OPEN} connections to the catalog have been in use for {self._patience:g} s",
-                hint="it will be tried again",
+        if os.getpid() != self._process:
+            from holdfast.store.processes import refuse_fork  # noqa: PLC0415 - which happens to nobody
+
+            refuse_fork(self._process)
+        if not self._slots.acquire(timeout=self._timeout):
+            raise StoreBusy(
+                f"all {MAX_OPEN} connections have been in use for {self._timeout:g} s", hint="it will be tried again"
             )
         try:
             connection, born = self._take()
@@ -58,7 +63,7 @@ class Pool(Generic[C]):
                 yield connection
             except BaseException:
                 connection.close()
-                self._drop_idle()
+                self.drop_idle()
                 raise
             self._give_back(connection, born)
         finally:
@@ -68,14 +73,17 @@ class Pool(Generic[C]):
         """Close what is idle; what is in use is closed when it comes back."""
         with self._lock:
             self._closed = True
-        self._drop_idle()
+        self.drop_idle()
 
     @property
     def idle(self) -> int:
         """How many wait to be used."""
         return len(self._idle)
 
-    def _drop_idle(self) -> None:
+    def drop_idle(self) -> None:
+        """Close those that wait: the next user gets a new one."""
+        if os.getpid() != self._process:
+            return  # they are the parent's
         with self._lock:
             idle, self._idle = self._idle, []
         for connection, _ in idle:
@@ -84,7 +92,7 @@ class Pool(Generic[C]):
     def _take(self) -> tuple[C, float]:
         with self._lock:
             if self._closed:
-                raise CatalogUnavailable("the catalog has been closed", hint="open it again")
+                raise StoreUnavailable("these tables have been closed", hint="open them again")
             while self._idle:
                 connection, born = self._idle.pop()
                 if self._clock() - born < LIFETIME:
@@ -94,7 +102,7 @@ class Pool(Generic[C]):
 
     def _give_back(self, connection: C, born: float) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < MOST_IDLE and self._clock() - born < LIFETIME:
+            if not self._closed and len(self._idle) < MAX_IDLE and self._clock() - born < LIFETIME:
                 self._idle.append((connection, born))
                 return
         connection.close()

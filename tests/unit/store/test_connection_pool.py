@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from holdfast_images.catalog.pool import LIFETIME, MOST_IDLE, MOST_OPEN, Pool
-from holdfast_images.errors import CatalogUnavailable
+from holdfast.errors import StoreBusy, StoreUnavailable
+from holdfast.store.connection_pool import LIFETIME, MAX_IDLE, MAX_OPEN, Pool
 
 
 class Connection:
@@ -22,7 +22,7 @@ class Factory:
     def __init__(self) -> None:
         self.made: list[Connection] = []
         self.now = 0.0
-        self.pool = Pool(self.make, clock=lambda: self.now, patience=0)
+        self.pool = Pool(self.make, clock=lambda: self.now, timeout=0)
 
     def make(self) -> Connection:
         self.made.append(Connection())
@@ -42,14 +42,14 @@ def test_a_connection_is_used_again() -> None:
 def test_so_many_are_open_at_once_and_no_more() -> None:
     factory = Factory()
     with ExitStack() as stack:
-        for _ in range(MOST_OPEN):
+        for _ in range(MAX_OPEN):
             stack.enter_context(factory.pool.connection())
-        with pytest.raises(CatalogUnavailable, match="in use"), factory.pool.connection():
+        with pytest.raises(StoreBusy, match="in use"), factory.pool.connection():
             pass
 
-    assert len(factory.made) == MOST_OPEN
-    assert factory.pool.idle == MOST_IDLE
-    assert sum(connection.closed for connection in factory.made) == MOST_OPEN - MOST_IDLE
+    assert len(factory.made) == MAX_OPEN
+    assert factory.pool.idle == MAX_IDLE
+    assert sum(connection.closed for connection in factory.made) == MAX_OPEN - MAX_IDLE
 
 
 def test_none_is_kept_for_ever() -> None:
@@ -91,5 +91,5 @@ def test_a_closed_pool_closes_what_comes_back_and_gives_nothing() -> None:
         factory.pool.close()
 
     assert factory.made[0].closed
-    with pytest.raises(CatalogUnavailable, match="closed"), factory.pool.connection():
+    with pytest.raises(StoreUnavailable, match="closed"), factory.pool.connection():
         pass

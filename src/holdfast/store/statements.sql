@@ -1,6 +1,5 @@
--- Every statement of the SQLite store. A batch is applied by one statement, so that the interpreter lock is given up once
--- per batch and not once per row. Ids go in as a JSON array. Rows go in as they are, because taking them out of JSON cost
--- more than writing them: `VALUES (?, ...)` is repeated for each of them, and stands before all named parameters.
+-- Every statement that both stores run as it is. Where one has to say it otherwise, its overrides.sql has a statement of
+-- the same name. `{name}` stands for what a store calls it: see the spellings at the head of its overrides.sql.
 
 -- name: insert_definitions
 -- Remember what a fingerprint stood for, so that `flows plan` can compare.
@@ -11,29 +10,6 @@ WHERE NOT EXISTS (SELECT 1 FROM definitions AS d WHERE d.fingerprint = :fingerpr
 -- name: insert_queue
 -- A queue exists as soon as a job names it.
 INSERT INTO queues (name) VALUES (:name) ON CONFLICT DO NOTHING;
-
--- name: insert_jobs
--- What is not among the values has its default.
-WITH w AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO jobs (job_id, flow, fingerprint, key, queue, priority, hold, not_before, run_after, waits_for, parent,
-    failure_limit, crash_limit, stall_ms, stall_limits, created_at, updated_at)
-SELECT w.*, :now, :now FROM w;
-
--- name: insert_requests
--- Apart from jobs: read once, while a job is rewritten with every change.
-INSERT INTO requests (job_id, request) VALUES (?, ?);
-
--- name: free_expired_keys
--- [flow, key] are about to be taken again.
-DELETE FROM keys WHERE expires_at <= :now AND (flow, key) IN (
-    SELECT json_extract(w.value, '$[0]'), json_extract(w.value, '$[1]') FROM json_each(:batch) AS w
-);
-
--- name: insert_keys
--- The primary key makes it the only job of its key for as long as the key lasts.
-WITH w (flow, key, job_id, request_digest, expires_at) AS (VALUES (?, ?, ?, ?, ?))
-INSERT INTO keys (flow, key, job_id, request_digest, taken_at, expires_at)
-SELECT w.flow, w.key, w.job_id, w.request_digest, :now, w.expires_at FROM w;
 
 -- name: insert_child
 -- One child per parent, name and round.
@@ -60,7 +36,7 @@ WITH found AS (
         (SELECT l.job_id FROM (
             SELECT j.job_id, j.created_at FROM jobs AS j WHERE j.flow = :flow AND j.key = :key AND j.key IS NOT NULL
             ORDER BY j.job_id DESC LIMIT 1
-        ) AS l WHERE l.created_at > :since)
+        ) AS l WHERE l.created_at > CAST(:since AS BIGINT))
     ) AS job_id
 )
 SELECT f.job_id, (SELECT r.request FROM requests AS r WHERE r.job_id = f.job_id),
@@ -78,7 +54,7 @@ SELECT state FROM jobs WHERE job_id = :job_id;
 -- name: ancestors
 -- A job and its parents up to the root: none of them may be waited for by a descendant that they wait for.
 WITH RECURSIVE up (job_id) AS (
-    VALUES (:job_id)
+    SELECT CAST(:job_id AS TEXT) COLLATE {binary}
     UNION
     SELECT jobs.parent FROM up JOIN jobs USING (job_id) WHERE jobs.parent IS NOT NULL
 )
@@ -87,7 +63,7 @@ SELECT job_id FROM up;
 -- name: waits_on
 -- Everything a job waits for, directly or through others.
 WITH RECURSIVE chain (job_id) AS (
-    VALUES (:job_id)
+    SELECT CAST(:job_id AS TEXT) COLLATE {binary}
     UNION
     SELECT jobs.waits_for FROM chain JOIN jobs USING (job_id) WHERE jobs.waits_for IS NOT NULL
 )
@@ -101,178 +77,27 @@ UPDATE jobs SET hold = 'none' WHERE job_id IN (
 
 -- name: due_jobs
 -- The same jobs one by one, for when one of them cannot be promoted.
-SELECT job_id FROM jobs WHERE state = 'pending' AND hold = 'until' AND not_before <= :now LIMIT :limit;
+SELECT job_id FROM jobs WHERE state = 'pending' AND hold = 'until' AND not_before <= :now ORDER BY not_before LIMIT :limit;
 
 -- name: promote
 -- One of them.
 UPDATE jobs SET hold = 'none' WHERE job_id = :job_id AND state = 'pending' AND hold = 'until';
 
--- name: ready_queues
--- Where there are ready jobs of these flows, the pair of flow and queue with the best job first, and the free slots of the
--- queue, counted from leases; NULL is no limit. From pair to pair by one look each at the index, however many jobs a pair
--- has. A limit that is not a whole number is taken for the next below.
-WITH RECURSIVE pairs (flow, queue) AS (
-    SELECT f.value, (
-        SELECT min(j.queue) FROM jobs AS j WHERE j.flow = f.value AND j.state = 'pending' AND j.hold = 'none'
-    )
-    FROM json_each(:flows) AS f
-    UNION ALL
-    SELECT p.flow, (
-        SELECT min(j.queue) FROM jobs AS j
-        WHERE j.flow = p.flow AND j.queue > p.queue AND j.state = 'pending' AND j.hold = 'none'
-    )
-    FROM pairs AS p WHERE p.queue IS NOT NULL
-),
-heads (flow, queue, job_id) AS (
-    SELECT p.flow, p.queue, (
-        SELECT j.job_id FROM jobs AS j
-        WHERE j.flow = p.flow AND j.queue = p.queue AND j.state = 'pending' AND j.hold = 'none'
-        ORDER BY j.priority DESC, j.job_id LIMIT 1
-    )
-    FROM pairs AS p WHERE p.queue IS NOT NULL
-)
-SELECT h.flow, h.queue, cast(q.max_running AS INTEGER) - CASE WHEN q.max_running IS NOT NULL THEN (
-    SELECT count(*) FROM executions AS e
-    WHERE e.queue = q.name AND e.status IN ('leased', 'in_progress', 'committed') AND e.status <> 'committed'
-) END AS free
-FROM heads AS h CROSS JOIN jobs AS j ON j.job_id = h.job_id LEFT JOIN queues AS q ON q.name = h.queue
-WHERE q.paused_at IS NULL AND (free IS NULL OR free > 0)
-ORDER BY j.priority DESC, j.job_id LIMIT :limit;
-
 -- name: ready_jobs
 -- The best ready jobs of one flow in one queue, straight from the index.
-SELECT job_id, priority FROM jobs
-WHERE flow = :flow AND queue = :queue AND state = 'pending' AND hold = 'none'
-ORDER BY priority DESC, job_id LIMIT :limit;
-
--- name: insert_executions
--- One new lease each. It is told of an interruption, also of one that the execution before was told
--- of and gave the job back without having finished a step. A stored state is not believed: the execution before must have
--- given the job back, and none may have committed.
-WITH w (job_id, exec_id) AS (VALUES (?, ?))
-INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at,
-    interrupted)
-SELECT w.exec_id, j.job_id, j.attempt + 1, j.queue, 'leased', :worker, :expires, :now, :now,
-    j.attempt > 0 AND EXISTS (
-        SELECT 1 FROM executions AS p WHERE p.job_id = j.job_id AND p.attempt = j.attempt AND (
-            p.code IN (SELECT value FROM json_each(:interrupting))
-            OR p.interrupted = 1 AND p.code IN (SELECT value FROM json_each(:carrying))
-                AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = p.job_id AND s.exec_id = p.exec_id)
-        )
-    )
-FROM w CROSS JOIN jobs AS j ON j.job_id = w.job_id
-WHERE j.state = 'pending' AND (
-    j.attempt = 0
-    OR (SELECT p.disposition FROM executions AS p WHERE p.job_id = j.job_id AND p.attempt = j.attempt) = 'retry'
-        AND NOT EXISTS (SELECT 1 FROM executions AS c WHERE c.job_id = j.job_id AND c.status IN ('committed', 'done'))
-);
-
--- name: begin_matching
--- [job_id, exec_id]: those pinned to the very definition that the worker has can start at once.
-UPDATE executions SET status = 'in_progress'
-FROM json_each(:batch) AS w
-WHERE executions.exec_id = json_extract(w.value, '$[1]') AND executions.status = 'leased'
-    AND (SELECT j.fingerprint FROM jobs AS j WHERE j.job_id = executions.job_id) IN (SELECT value FROM json_each(:fingerprints));
-
--- name: claimed
--- All that a worker needs to go on with its new leases, in the order they were chosen.
-SELECT CASE WHEN e.attempt > 1 THEN (SELECT group_concat(s.seal) FROM steps AS s WHERE s.job_id = e.job_id) END,
-    e.exec_id, e.attempt, e.status, e.interrupted, r.request, s.position, s.response, p.code, p.position, p.tries, j.*
-FROM json_each(:batch) AS w
-CROSS JOIN executions AS e ON e.exec_id = json_extract(w.value, '$[1]')
-JOIN jobs AS j ON j.job_id = e.job_id
-LEFT JOIN requests AS r ON r.job_id = e.job_id
-LEFT JOIN steps AS s ON s.job_id = e.job_id
-    AND s.position = (SELECT max(l.position) FROM steps AS l WHERE l.job_id = e.job_id)
-LEFT JOIN executions AS p ON e.attempt > 1 AND p.job_id = e.job_id AND p.attempt = e.attempt - 1
-ORDER BY w.key;
-
--- name: live
--- Which of these executions are live and ours, the fence of a commit; and whether their jobs are to be cancelled.
-SELECT e.exec_id, (SELECT group_concat(s.seal) FROM steps AS s WHERE s.job_id = e.job_id),
-    (SELECT j.cancel_reason FROM jobs AS j WHERE j.job_id = e.job_id)
-FROM json_each(:batch) AS w CROSS JOIN executions AS e ON e.exec_id = w.value
-WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now;
-
--- name: finish_steps
--- Fenced. Found by its job, whose executions lie together: by its id alone it would have to be looked up twice.
-WITH w (job_id, exec_id, position, step, tries, started_at, response, seal) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO steps (job_id, position, step, exec_id, tries, started_at, finished_at, response, seal)
-SELECT e.job_id, w.position, w.step, e.exec_id, w.tries, w.started_at, :now, w.response, w.seal
-FROM w CROSS JOIN executions AS e ON e.job_id = w.job_id AND +e.exec_id = w.exec_id
-WHERE e.status = 'in_progress' AND e.lease_owner = :worker AND e.lease_expires_at > :now
-    AND NOT EXISTS (SELECT 1 FROM steps AS s WHERE s.job_id = e.job_id AND s.position = w.position)
-RETURNING exec_id;
-
--- name: mark_committed
--- Fenced. The unique index makes it the only one of its job.
-WITH w (exec_id, code) AS (VALUES (?, ?))
-UPDATE executions SET status = 'committed', code = w.code, progressed_at = max(progressed_at, :now)
-FROM w
-WHERE executions.exec_id = w.exec_id
-    AND executions.status = 'in_progress' AND executions.lease_owner = :worker AND executions.lease_expires_at > :now
-RETURNING exec_id;
-
--- name: mark_done
--- [exec_id]; whoever finds a committed execution may finish it, because nothing is left to be done twice.
-UPDATE executions SET status = 'done', finished_at = max(:now, progressed_at)
-FROM json_each(:batch) AS w
-WHERE executions.exec_id = w.value AND executions.status = 'committed'
-RETURNING exec_id, job_id;
-
--- name: release_waiting
--- [job_id] have succeeded: those that waited for them may start, unless their time has not come.
-UPDATE jobs SET waits_for = NULL, hold = CASE WHEN not_before > :now THEN 'until' ELSE 'none' END
-WHERE job_id IN (
-    SELECT j.job_id FROM jobs AS j
-    WHERE j.waits_for IN (SELECT value FROM json_each(:batch)) AND j.state = 'pending' LIMIT :limit
-)
-RETURNING job_id;
+SELECT j.job_id, j.priority FROM jobs AS j
+WHERE j.flow = :flow AND j.queue = :queue AND j.state = 'pending' AND j.hold = 'none'
+ORDER BY j.priority DESC, j.job_id LIMIT :limit {lock_jobs};
 
 -- name: release_waiters
 -- [job_id] need wait no longer.
 UPDATE jobs SET waits_for = NULL, hold = CASE WHEN not_before > :now AND hold = 'after' THEN 'until' ELSE 'none' END
-WHERE job_id IN (SELECT value FROM json_each(:batch)) AND state = 'pending';
-
--- name: waiting_chain
--- [job_id] have ended: who waits for them, for whom and how (for success, or for the end); with `through` also who waits for
--- the success of those, and so on. Not those that are set apart, nor who waits for them.
-WITH RECURSIVE down (job_id, waits_for, hold) AS (
-    SELECT j.job_id, j.waits_for, j.hold FROM json_each(:batch) AS w CROSS JOIN jobs AS j ON j.waits_for = w.value
-    WHERE j.state = 'pending' AND j.job_id NOT IN (SELECT value FROM json_each(:apart))
-    UNION ALL
-    SELECT j.job_id, j.waits_for, j.hold FROM down AS d CROSS JOIN jobs AS j ON j.waits_for = d.job_id
-    WHERE :through = 1 AND d.hold = 'after' AND j.state = 'pending'
-        AND j.job_id NOT IN (SELECT value FROM json_each(:apart))
-    LIMIT :limit
-)
-SELECT job_id, waits_for, hold FROM down;
-
--- name: insert_ends
--- Executions of the engine's own, to take waiting jobs out through legal transitions.
-WITH w (job_id, exec_id) AS (VALUES (?, ?))
-INSERT INTO executions (exec_id, job_id, attempt, queue, status, lease_owner, lease_expires_at, progressed_at, started_at)
-SELECT w.exec_id, j.job_id, j.attempt + 1, j.queue, 'leased', :actor, :now, :now, :now
-FROM w CROSS JOIN jobs AS j ON j.job_id = w.job_id;
-
--- name: abort_ends
--- leased → aborted, each for its own reason.
-WITH w (exec_id, error) AS (VALUES (?, ?))
-UPDATE executions SET status = 'aborted', disposition = 'failed', code = :code, error = w.error,
-    finished_at = max(:now, progressed_at)
-FROM w WHERE executions.exec_id = w.exec_id AND executions.status = 'leased'
-RETURNING exec_id, (SELECT group_concat(s.seal) FROM steps AS s WHERE s.job_id = executions.job_id);
+WHERE job_id {in_batch} AND state = 'pending';
 
 -- name: settle_ends
 -- [job_id]: what goes with that.
 UPDATE jobs SET failures = failures + 1, not_before = 0, hold = 'none', waits_for = NULL, cancel_reason = NULL
-WHERE job_id IN (SELECT value FROM json_each(:batch));
-
--- name: keep_releases
--- [job_id] have ended: those for which somebody waits are kept, until nobody does.
-INSERT INTO pending_releases SELECT w.value FROM json_each(:batch) AS w
-WHERE EXISTS (SELECT 1 FROM jobs AS j WHERE j.waits_for = w.value)
-    AND NOT EXISTS (SELECT 1 FROM pending_releases AS p WHERE p.job_id = w.value);
+WHERE job_id {in_batch};
 
 -- name: next_releases
 -- Ended jobs for which somebody still waits, and how they stand now.
@@ -285,14 +110,14 @@ SELECT EXISTS (SELECT 1 FROM pending_releases);
 
 -- name: drop_releases
 -- [job_id]: those for which nobody waits any more, and those that have not ended after all.
-DELETE FROM pending_releases WHERE job_id IN (SELECT value FROM json_each(:batch)) AND (
+DELETE FROM pending_releases WHERE job_id {in_batch} AND (
     NOT EXISTS (SELECT 1 FROM jobs AS w WHERE w.waits_for = pending_releases.job_id AND w.state = 'pending')
     OR (SELECT j.state FROM jobs AS j WHERE j.job_id = pending_releases.job_id) IN ('pending', 'running')
 );
 
 -- name: begin
 -- leased → in_progress, fenced.
-UPDATE executions SET status = 'in_progress', progressed_at = max(progressed_at, :now)
+UPDATE executions SET status = 'in_progress', progressed_at = {greatest}(progressed_at, :now)
 WHERE exec_id = :exec_id AND status = 'leased' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
@@ -303,20 +128,20 @@ UPDATE jobs SET fingerprint = :fingerprint WHERE job_id = :job_id;
 -- name: record_try
 -- A failed try, shown by `explain` and remembered across a crash; fenced.
 UPDATE executions SET position = :position, tries = :tries, error = :error, retry_at = :retry_at,
-    traceback = :traceback, failure = :failure, progressed_at = max(progressed_at, :now)
+    traceback = :traceback, failure = :failure, progressed_at = {greatest}(progressed_at, :now)
 WHERE exec_id = :exec_id AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
 -- name: touch
 -- Fence for writes to other tables: live and ours, or no row comes back.
-UPDATE executions SET progressed_at = max(progressed_at, :now)
+UPDATE executions SET progressed_at = {greatest}(progressed_at, :now)
 WHERE exec_id = :exec_id AND status IN ('leased', 'in_progress') AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING status;
 
 -- name: report_progress
 -- Shown to operators; keeps the stall detector away; fenced.
 UPDATE executions SET progress = :progress, tries = CASE position WHEN :position THEN tries ELSE 0 END,
-    position = :position, progressed_at = max(progressed_at, :now)
+    position = :position, progressed_at = {greatest}(progressed_at, :now)
 WHERE exec_id = :exec_id AND status = 'in_progress' AND lease_owner = :worker AND lease_expires_at > :now
 RETURNING exec_id;
 
@@ -330,7 +155,7 @@ DELETE FROM permits WHERE job_id = :job_id AND act = :act;
 
 -- name: step_seals
 -- The seals of the finished steps, in order.
-SELECT group_concat(seal) FROM steps WHERE job_id = :job_id;
+SELECT {seals} FROM steps AS s WHERE s.job_id = :job_id;
 
 -- name: forget_steps
 -- Steps that will run again.
@@ -350,9 +175,9 @@ WHERE exec_id = :exec_id;
 UPDATE executions SET status = 'aborted', disposition = :disposition, code = :code, error = coalesce(:error, error),
     position = :position, tries = :tries, retry_at = NULL, traceback = coalesce(:traceback, traceback),
     failure = CASE WHEN :error IS NULL THEN failure ELSE :failure END,
-    finished_at = max(:now, progressed_at)
+    finished_at = {greatest}(:now, progressed_at)
 WHERE exec_id = :exec_id AND status IN ('leased', 'in_progress')
-RETURNING exec_id, (SELECT group_concat(s.seal) FROM steps AS s WHERE s.job_id = executions.job_id);
+RETURNING exec_id, (SELECT {seals} FROM steps AS s WHERE s.job_id = executions.job_id);
 
 -- name: change_disposition
 -- An aborted execution comes to mean something else for its job: a retry, or giving up.
@@ -380,12 +205,6 @@ SELECT :exec_id, job_id, attempt + 1, queue, 'leased', :actor, :now, :now, :now 
 UPDATE executions SET lease_expires_at = :expires
 WHERE status IN ('leased', 'in_progress', 'committed') AND lease_owner = :worker AND lease_expires_at > :now;
 
--- name: renew_leases
--- [exec_id]: just these of this worker's leases, if they have not run out.
-UPDATE executions SET lease_expires_at = :expires
-WHERE exec_id IN (SELECT value FROM json_each(:batch)) AND lease_owner = :worker AND lease_expires_at > :now
-    AND status IN ('leased', 'in_progress', 'committed');
-
 -- name: held
 -- What this worker still holds, and what operators want of it.
 SELECT e.exec_id, j.cancel_reason FROM executions AS e JOIN jobs AS j ON j.job_id = e.job_id
@@ -394,18 +213,11 @@ WHERE e.status IN ('leased', 'in_progress', 'committed') AND e.lease_owner = :wo
 -- name: owners
 -- Who holds leases at the moment, and when the first of each runs out.
 SELECT lease_owner, min(lease_expires_at) FROM executions
-WHERE status IN ('leased', 'in_progress', 'committed') GROUP BY lease_owner;
-
--- name: orphaned
--- Executions nobody is working on.
-SELECT e.exec_id, e.status, e.lease_owner, e.position, e.tries, j.* FROM executions AS e JOIN jobs AS j ON j.job_id = e.job_id
-WHERE e.status IN ('leased', 'in_progress', 'committed')
-    AND (e.lease_expires_at <= :now OR e.lease_owner IN (SELECT value FROM json_each(:dead)))
-ORDER BY e.started_at, e.job_id LIMIT :limit;
+WHERE {under_way} GROUP BY lease_owner;
 
 -- name: announce
 -- A worker, and the flows it knows.
-INSERT INTO workers (worker_id, flows, started_at, seen_at) VALUES (:worker, :flows, :now, :now);
+INSERT INTO workers (worker_id, flows, started_at, seen_at) VALUES (:worker, :flows, :now, :now) ON CONFLICT DO NOTHING;
 
 -- name: announce_again
 -- The worker is still there.
@@ -418,15 +230,6 @@ DELETE FROM workers WHERE worker_id = :worker;
 -- name: next_due
 -- When to look again.
 SELECT min(not_before) FROM jobs WHERE state = 'pending' AND hold = 'until';
-
--- name: journal_heads
--- The last entry of each of these jobs.
-SELECT j.job_id, j.seq, j.hash FROM json_each(:batch) AS w CROSS JOIN journal AS j ON j.job_id = w.value
-WHERE j.seq = (SELECT max(l.seq) FROM journal AS l WHERE l.job_id = w.value);
-
--- name: insert_journal
--- In the order of the columns.
-INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: request_cancel
 -- The worker that holds the job, or the next one, will see it.
@@ -445,8 +248,8 @@ SELECT state, cancel_reason FROM jobs WHERE job_id = :parent;
 -- name: insert_cancellation
 -- The job is cancelled, and its children are still to be; also once more, if they were left alone the first time.
 INSERT INTO cancellations (job_id, waited_for, before, actor, reason, metadata, requested_at)
-SELECT :job_id, :waited_for, '~', :actor, :reason, :metadata, :now
-WHERE :waited_for IS NOT NULL
+SELECT CAST(:job_id AS TEXT), CAST(:waited_for AS TEXT), '~', CAST(:actor AS TEXT), CAST(:reason AS TEXT), CAST(:metadata AS TEXT), CAST(:now AS BIGINT)
+WHERE CAST(:waited_for AS TEXT) IS NOT NULL
     OR EXISTS (SELECT 1 FROM jobs AS j WHERE j.parent = :job_id AND j.state IN ('pending', 'running'))
     OR EXISTS (
         SELECT 1 FROM children AS c JOIN jobs AS j ON j.job_id = c.job_id
@@ -472,7 +275,7 @@ FROM jobs AS y
 WHERE y.job_id IN (
         SELECT j.job_id FROM jobs AS j WHERE j.parent = :job_id
         UNION SELECT c.job_id FROM children AS c WHERE c.parent = :job_id
-        UNION SELECT :waited_for
+        UNION SELECT CAST(:waited_for AS TEXT)
     )
     AND y.state IN ('pending', 'running') AND y.job_id < :before AND y.parent IS NOT NULL AND y.cancel_reason IS NULL
     AND NOT EXISTS (
@@ -501,7 +304,7 @@ DELETE FROM cancellations WHERE job_id = :job_id;
 -- Another time, place or rank for a job that waits. What it waits for stays.
 UPDATE jobs SET not_before = :not_before, priority = :priority, queue = :queue,
     hold = CASE WHEN waits_for IS NOT NULL THEN hold WHEN :not_before > :now THEN 'until' ELSE 'none' END,
-    updated_at = max(updated_at, :now)
+    updated_at = {greatest}(updated_at, :now)
 WHERE job_id = :job_id;
 
 -- name: queue_settings
@@ -511,8 +314,8 @@ SELECT max_running, limit_by, paused_at FROM queues WHERE name = :name;
 -- name: insert_queue_event
 -- Who changed a queue, when, from what to what, and why.
 INSERT INTO queue_events (queue, seq, at, actor, action, before, after, reason, metadata)
-SELECT :queue, 1 + coalesce((SELECT max(e.seq) FROM queue_events AS e WHERE e.queue = :queue), 0), :now, :actor, :action,
-    :before, :after, :reason, :metadata;
+SELECT CAST(:queue AS TEXT), 1 + coalesce((SELECT max(e.seq) FROM queue_events AS e WHERE e.queue = :queue), 0), CAST(:now AS BIGINT), CAST(:actor AS TEXT), CAST(:action AS TEXT),
+    CAST(:before AS TEXT), CAST(:after AS TEXT), CAST(:reason AS TEXT), CAST(:metadata AS TEXT);
 
 -- name: queue_events
 -- The latest changes of a queue, newest first.
@@ -520,7 +323,7 @@ SELECT * FROM queue_events WHERE queue = :queue ORDER BY seq DESC LIMIT :limit;
 
 -- name: touch_job
 -- When an ended job was last moved by somebody.
-UPDATE jobs SET updated_at = max(updated_at, :now) WHERE job_id = :job_id;
+UPDATE jobs SET updated_at = {greatest}(updated_at, :now) WHERE job_id = :job_id;
 
 -- name: latest_execution
 -- The attempt that speaks for the job.
@@ -538,7 +341,7 @@ SELECT * FROM executions WHERE exec_id = :exec_id;
 -- What the code says; an operator's word (limit_by) stays above it.
 INSERT INTO queues (name, max_running) VALUES (:name, :max_running)
 ON CONFLICT (name) DO UPDATE SET max_running = excluded.max_running
-WHERE queues.limit_by IS NULL AND queues.max_running IS NOT excluded.max_running;
+WHERE queues.limit_by IS NULL AND coalesce(queues.max_running, -1) <> coalesce(excluded.max_running, -1);
 
 -- name: set_limit
 -- What an operator says.
@@ -585,12 +388,6 @@ SELECT * FROM journal WHERE (job_id, seq) > (:job_id, :seq) ORDER BY job_id, seq
 SELECT j.job_id, (SELECT max(l.seq) FROM journal AS l WHERE l.job_id = j.job_id) AS seq, j.state <> 'succeeded' FROM jobs AS j
 WHERE j.job_id > :after ORDER BY j.job_id LIMIT :limit;
 
--- name: journal_beyond
--- [job_id, seq]: what has been added to these journals behind those entries.
-SELECT l.* FROM json_each(:batch) AS w
-CROSS JOIN journal AS l ON l.job_id = json_extract(w.value, '$[0]') AND l.seq > json_extract(w.value, '$[1]')
-ORDER BY l.job_id, l.seq;
-
 -- name: children
 -- The latest round of a job's children.
 SELECT c.name, c.job_id, j.flow, j.state FROM children AS c JOIN jobs AS j ON j.job_id = c.job_id
@@ -600,21 +397,7 @@ ORDER BY c.ordinal;
 
 -- name: under_way
 -- Everything that is leased, running or being finalized.
-SELECT * FROM executions WHERE status IN ('leased', 'in_progress', 'committed');
-
--- name: running
--- Where these jobs are, of those that run: what is finished, what is tried, and under which definition.
-SELECT e.job_id, e.exec_id, e.attempt, e.lease_owner, e.started_at, e.position, e.tries, e.retry_at, e.progressed_at,
-    e.progress, j.ending, j.failures, j.crashes, d.definition, s.position AS last_position, s.finished_at AS last_finished_at,
-    p.code AS code_before, p.position AS position_before, p.tries AS tries_before
-FROM json_each(:batch) AS w
-CROSS JOIN jobs AS j ON j.job_id = w.value
-JOIN executions AS e ON e.job_id = j.job_id AND e.attempt = j.attempt
-LEFT JOIN definitions AS d ON d.fingerprint = j.fingerprint
-LEFT JOIN steps AS s ON s.job_id = j.job_id
-    AND s.position = (SELECT max(l.position) FROM steps AS l WHERE l.job_id = j.job_id)
-LEFT JOIN executions AS p ON p.job_id = j.job_id AND p.attempt = j.attempt - 1
-WHERE j.state = 'running';
+SELECT * FROM executions WHERE {under_way};
 
 -- name: place_of
 -- What the step that a job is in, or will go on with, follows from.
@@ -623,14 +406,14 @@ FROM jobs AS j LEFT JOIN definitions AS d ON d.fingerprint = j.fingerprint WHERE
 
 -- name: last_progress
 -- When a running job last got anywhere.
-SELECT max(e.progressed_at, coalesce((SELECT max(s.finished_at) FROM steps AS s WHERE s.job_id = e.job_id), 0))
+SELECT {greatest}(e.progressed_at, coalesce((SELECT max(s.finished_at) FROM steps AS s WHERE s.job_id = e.job_id), 0))
 FROM executions AS e WHERE e.exec_id = :exec_id;
 
 -- name: queues
 -- All queues, with their present load: everything under way and waiting is counted once, not once for each queue.
 WITH running AS (
-    SELECT e.queue, count(*) AS jobs FROM executions AS e
-    WHERE e.status IN ('leased', 'in_progress', 'committed') AND e.status <> 'committed' GROUP BY e.queue
+    SELECT queue, count(*) AS jobs FROM executions
+    WHERE {under_way} AND status <> 'committed' GROUP BY queue
 ),
 pending AS (
     SELECT j.queue, count(*) AS jobs FROM jobs AS j WHERE j.state = 'pending' AND j.state <> 'succeeded' GROUP BY j.queue
@@ -649,7 +432,7 @@ SELECT fingerprint, definition FROM definitions;
 
 -- name: flows_of
 -- Which flows these jobs are of.
-SELECT job_id, flow FROM jobs WHERE job_id IN (SELECT value FROM json_each(:batch));
+SELECT job_id, flow FROM jobs WHERE job_id {in_batch};
 
 -- name: unsettled_counts
 -- Jobs by flow and state, but for those that succeeded, which only ever grow in number: an index has all of it.
@@ -661,7 +444,7 @@ SELECT flow, state, count(*) FROM jobs WHERE state <> 'succeeded' GROUP BY state
 SELECT w.queue, sum(w.ready) AS ready, sum(w.scheduled) AS scheduled, sum(w.waiting) AS waiting,
     min(CASE w.ready WHEN 1 THEN w.since END) AS oldest_at
 FROM (
-    SELECT queue, max(not_before, updated_at) AS since,
+    SELECT queue, {greatest}(not_before, updated_at) AS since,
         CASE WHEN hold = 'none' OR (hold = 'until' AND not_before <= :now) THEN 1 ELSE 0 END AS ready,
         CASE WHEN hold = 'until' AND not_before > :now THEN 1 ELSE 0 END AS scheduled,
         CASE WHEN hold IN ('after', 'child') THEN 1 ELSE 0 END AS waiting
@@ -686,7 +469,7 @@ WHERE j.state IN ('succeeded', 'failed', 'quarantined') AND j.updated_at < :befo
         SELECT 1 FROM children AS c JOIN jobs AS d ON d.job_id = c.job_id
         WHERE c.parent = j.job_id AND d.state IN ('pending', 'running')
     )
-ORDER BY j.job_id LIMIT :limit;
+ORDER BY j.job_id LIMIT :limit {lock_jobs};
 
 -- name: insert_pruned
 -- The head of the chain stays on record.
@@ -723,11 +506,6 @@ SELECT job_id FROM jobs ORDER BY job_id DESC LIMIT :limit;
 -- name: job_flow
 -- Whose definition it is.
 SELECT flow FROM jobs WHERE job_id = :job_id;
-
--- name: has_ready
--- Is there anything to claim for these flows? Answered from two partial indexes, without a lock.
-SELECT EXISTS (SELECT 1 FROM jobs WHERE flow IN (SELECT value FROM json_each(:flows)) AND state = 'pending' AND hold = 'none')
-    OR EXISTS (SELECT 1 FROM jobs WHERE state = 'pending' AND hold = 'until' AND not_before <= :now);
 
 -- name: evidence
 -- Where an execution stands.
@@ -773,9 +551,9 @@ SELECT job_to FROM journal WHERE job_id = :job_id ORDER BY seq DESC LIMIT 1;
 
 -- name: taken_job_id
 -- An id of the batch that is in use already, or was: a journal begins only once.
-SELECT w.value FROM json_each(:batch) AS w
-WHERE EXISTS (SELECT 1 FROM jobs AS j WHERE j.job_id = w.value)
-    OR EXISTS (SELECT 1 FROM pruned AS p WHERE p.job_id = w.value)
+SELECT job_id FROM jobs WHERE job_id {in_batch}
+UNION ALL
+SELECT job_id FROM pruned WHERE job_id {in_batch}
 LIMIT 1;
 
 -- name: delete_idle_queues
@@ -810,4 +588,3 @@ DELETE FROM journal WHERE job_id = :job_id;
 -- name: delete_job
 -- And the job itself.
 DELETE FROM jobs WHERE job_id = :job_id;
-

@@ -1,1 +1,0 @@
-"""The catalog in the SQLite file of the engine."""
