@@ -25,7 +25,7 @@ from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Timeouts, Workshop
 from tests.integration.images.conftest import Process
 from tests.support.images.archives import member, symlink
-from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
+from tests.support.images.small_image import IMAGE_ID, request_for, shop_with, small_image, tree_of, workshop_at
 from tests.support.waiting import eventually
 
 STAGES = ("download", "unpack", "activate")
@@ -325,7 +325,7 @@ def test_a_refused_image_leaves_nothing_and_is_refused_again_at_once(
 def test_raised_limits_let_through_what_was_refused_by_lower_ones(
     process: Process, shop: Workshop, tmp_path: Path, source: Path
 ) -> None:
-    narrow = msgspec.structs.replace(shop, limits=Limits(entries=3))
+    narrow = shop_with(shop, limits=Limits(entries=3))
     with Engine.open(tmp_path / "other", flows=all_flows(narrow)) as engine, engine.worker(concurrency=2):
         job = engine.submit("process-image", request_for(source), key="narrow")
         engine.wait(job, timeout=30)
@@ -410,7 +410,7 @@ def test_a_job_that_waits_for_the_lock_removes_nothing_when_it_is_cancelled(
 
 
 def test_judging_an_archive_has_its_time_and_no_more(tmp_path: Path, source: Path) -> None:
-    hurried = msgspec.structs.replace(workshop_at(tmp_path), timeouts=Timeouts(extract=0.001))
+    hurried = shop_with(workshop_at(tmp_path), timeouts=Timeouts(extract=0.001))
     with Engine.open(tmp_path / "state", flows=all_flows(hurried)) as engine, engine.worker(concurrency=2):
         request = request_for(source)
         job = engine.submit("process-image", request, key=key_of(request))
@@ -424,7 +424,7 @@ def test_judging_an_archive_has_its_time_and_no_more(tmp_path: Path, source: Pat
 
 def test_small_files_need_more_space_than_their_content(tmp_path: Path, source: Path) -> None:
     source.write_bytes(small_image(*(member(b"rootfs/usr/%d" % number, b"x") for number in range(500))))
-    shop = msgspec.structs.replace(workshop_at(tmp_path), device_size=1 << 20)
+    shop = shop_with(workshop_at(tmp_path), device_size=1 << 20)
     with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker(concurrency=2):
         request = request_for(source)
         job = engine.submit("process-image", request, key=key_of(request))
