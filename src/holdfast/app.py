@@ -104,6 +104,7 @@ class Engine(Client):
 
     def recover_stalled(self, job_id: str, *, reason: str) -> bool:
         """Stop a job that makes no progress, and let it try again; False if it is not stalled."""
+        self.store.job(job_id)  # one that does not exist is an error, and not just not stalled
         return bool(stop_stalled(self.store, actor=self.actor, reason=given(reason), only=[job_id]))
 
     def close(self) -> None:

@@ -383,7 +383,7 @@ def _checked_state(state: JobState | str) -> JobState:
 
 def given(reason: str) -> str:
     """The reason of an operator, who has to give one."""
-    if not reason or not reason.strip():
+    if not isinstance(reason, str) or not reason.strip():
         raise ReasonRequiredError("an override needs a reason", hint="say why: it goes into the journal")
     return storable(reason.strip())
 

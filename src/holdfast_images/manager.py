@@ -40,6 +40,7 @@ from holdfast_images.messages import (
     processed_of,
     request_of,
     source_of,
+    warnings_of,
 )
 from holdfast_images.model import valid_snapshot_name
 from holdfast_images.settings import Settings
@@ -179,8 +180,7 @@ class ImageManager:
         Opens nothing of the engine, and makes nothing.
         """
         asked = self._asked(request)
-        database = self._host.database
-        if database is not None and not database.exists():
+        if (database := self._host.database) is not None and not database.exists():
             return None
         try:
             self._host.check_owner()
@@ -259,8 +259,7 @@ class ImageManager:
 
     def snapshots(self, *, active: bool = False) -> list[Snapshot]:
         """Every snapshot, or those in use, with the paths that they have here."""
-        catalog = self._catalog
-        rows = catalog.list_active_snapshots() if active else catalog.list_snapshots()
+        rows = self._catalog.list_active_snapshots() if active else self._catalog.list_snapshots()
         return [self._host.snapshot_here(row) for row in rows]
 
     def status(self, image_id: str | None = None, *, s3_key: str | None = None) -> ImageReport:
@@ -282,11 +281,12 @@ class ImageManager:
                 f"there is no image {image_id!r}; its last job, {jobs[0].flow}, is {jobs[0].state}",
                 hint=f"see why: holdfast job show {jobs[0].job_id}",
             )
-        device = catalog.get_unpacked_image_by_id(image_id)
+        device, known = catalog.get_unpacked_image_by_id(image_id), catalog.get_verification(image_id)
         return ImageReport(
             image_id=image_id,
             image=self._host.image_here(image) if image is not None else None,
-            verification=catalog.get_verification(image_id),
+            verification=known,
+            warnings=warnings_of(known),
             device=self._host.device_here(device) if device is not None else None,
             snapshots=tuple(map(self._host.snapshot_here, catalog.get_snapshots_by_image_id(image_id))),
             lock=catalog.get_image_lock(image_id),
@@ -372,8 +372,7 @@ class ImageManager:
         jobs = self._begin()
         request = DeactivateRequest(snapshot_name=valid_snapshot_name(name), delete=delete)
         job = jobs.submit("deactivate-snapshot", request, key=f"{name}/{'delete' if delete else 'keep'}")
-        title = f"deactivate {name}"
-        done = jobs.run(job, DeactivatedSnapshot, name=title, on_progress=on_progress, stop=stop)
+        done = jobs.run(job, DeactivatedSnapshot, name=f"deactivate {name}", on_progress=on_progress, stop=stop)
         return msgspec.structs.replace(done, deleted=delete)
 
     def remove(

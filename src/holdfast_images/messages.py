@@ -14,6 +14,7 @@ from holdfast_images.catalog.rows import Image, ImageLock, Snapshot, UnpackedIma
 from holdfast_images.errors import InvalidName
 from holdfast_images.flows.finished import Finished
 from holdfast_images.flows.messages import Judging, ProcessRequest
+from holdfast_images.flows.workshop import WARNINGS_KEPT
 from holdfast_images.model import image_id_of, valid_image_id, valid_key, valid_sha256, valid_snapshot_name
 from holdfast_images.settings import Settings
 from holdfast_images.source.locations import HttpObject, Location, S3Object, location_of, origin_of, without_secrets
@@ -114,7 +115,12 @@ class Processed(msgspec.Struct, frozen=True, kw_only=True):
     asked_at: int = 0
     """When the source was last asked, in milliseconds since 1970."""
     warnings: tuple[Finding, ...] = ()
-    """What the policy has let through, and a person may want to look at."""
+    """What is odd about the image, or was left out of it; some of each kind."""
+
+    @property
+    def may_have_more_warnings(self) -> bool:
+        """Only so many are kept: `inspect` tells all."""
+        return len(self.warnings) == WARNINGS_KEPT
 
     @property
     def was_there(self) -> bool:
@@ -229,6 +235,8 @@ class ImageReport(msgspec.Struct, frozen=True, kw_only=True):
     image_id: str
     image: Image | None
     verification: Verification | None
+    warnings: tuple[Finding, ...] | None
+    """What was warned of; None if somebody has been at the row: processing the image writes it anew."""
     device: UnpackedImage | None
     snapshots: tuple[Snapshot, ...]
     lock: ImageLock | None
@@ -327,5 +335,15 @@ def processed_of(request: ProcessRequest, finished: Finished, stages: Mapping[st
         snapshot_path=activated.device_path,
         stages=dict(stages if stages is not None else dict.fromkeys(Finished.__struct_fields__, Stage())),
         asked_at=downloaded.asked_at,
-        warnings=downloaded.warnings,
+        warnings=unpacked.warnings if unpacked.unpacked else downloaded.warnings,
     )
+
+
+def warnings_of(known: Verification | None) -> tuple[Finding, ...] | None:
+    """What was warned of when an image was verified; None if the row cannot be understood."""
+    if known is None:
+        return ()
+    try:
+        return msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
+    except msgspec.MsgspecError:
+        return None

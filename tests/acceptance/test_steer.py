@@ -32,6 +32,20 @@ def test_a_running_job_is_cancelled_by_its_worker(holdfast: Holdfast) -> None:
     assert "is failed: changed my mind" in ended.err
 
 
+@pytest.mark.parametrize("keep", [False, True], ids=["with its children", "alone"])
+def test_a_job_is_cancelled_with_its_children_or_alone(holdfast: Holdfast, keep: bool) -> None:
+    parent = holdfast.submit("both", '{"name": "you"}', "--queue", "parents")
+    holdfast.submit()
+    holdfast.ok("queues", "pause", "-", "--reason", "so that the child waits")
+    with holdfast.worker():
+        holdfast.until(lambda shown: shown["children"] != [], "job", "show", parent)
+        holdfast.ok("job", "cancel", parent, "--reason", "a mistake", *(["--keep-children"] if keep else []))
+        holdfast.until(lambda shown: shown["job"]["state"] == "failed", "job", "show", parent)
+    [child] = holdfast.json("job", "show", parent)["children"]
+
+    assert child["state"] == ("pending" if keep else "failed")
+
+
 def test_a_failed_job_is_retried(holdfast: Holdfast) -> None:
     job_id = holdfast.submit("doomed")
     holdfast.run_all()
@@ -60,6 +74,60 @@ def test_a_job_is_forced_through_legal_states_only(holdfast: Holdfast) -> None:
     forced = holdfast.json("job", "force", job_id, "quarantined", "--reason", "poison")
     assert forced["path"] == ["pending", "running", "failed", "quarantined"]
     assert holdfast.json("job", "show", job_id)["job"]["state"] == "quarantined"
+
+
+DRY = {
+    "cancel": ("gate", "pending", "failed"),
+    "retry": ("doomed", "failed", "pending"),
+    "release": ("broken", "quarantined", "pending"),
+}
+
+
+@pytest.mark.parametrize("command", DRY)
+def test_a_dry_run_says_where_a_job_would_be_and_changes_nothing(holdfast: Holdfast, command: str) -> None:
+    flow, is_now, would_be = DRY[command]
+    job_id = holdfast.submit(flow)
+    if is_now != "pending":
+        holdfast.run_all()
+    before = holdfast.content()
+    planned = holdfast("job", command, job_id, "--reason", "perhaps", "--dry-run")
+
+    assert (planned.code, planned.out) == (0, f"{would_be}\n")
+    assert "nothing was changed" in planned.err
+    assert holdfast.content() == before
+    assert holdfast.json("job", command, job_id, "--reason", "yes")["state"] == would_be
+
+
+def test_a_dry_run_is_refused_where_the_action_would_be(history: Holdfast, jobs_of_history: dict[str, str]) -> None:
+    ended = history("job", "retry", jobs_of_history["greet"], "--reason", "because", "--dry-run", "--json")
+
+    assert (ended.code, ended.error["type"]) == (5, "InvalidStateTransitionError")
+
+
+def test_a_pending_job_gets_another_place(holdfast: Holdfast) -> None:
+    job_id = holdfast.submit("greet", '{"name": "you"}', "--delay", "3600")
+    given = ("--priority", "7", "--queue", "errands", "--delay", "0")
+    moved = holdfast.json("job", "reschedule", job_id[:-2], "--reason", "the boss", *given, "--actor", "alice")["job"]
+
+    assert (moved["priority"], moved["queue"], moved["not_before"]) == (7, "errands", 0)
+    assert last_entry(holdfast, job_id) == ("alice", "pending", "rescheduled: the boss")
+    holdfast.run_all()
+    assert holdfast.json("job", "wait", job_id)["state"] == "succeeded"
+
+
+def test_a_job_goes_back_to_the_queue_without_a_name(holdfast: Holdfast) -> None:
+    job_id = holdfast.submit("later", '{"name": "later"}', "--delay", "3600")
+
+    assert "queue       -" in holdfast.ok("job", "reschedule", job_id, "--reason", "why not", "--queue", "-")
+
+
+@pytest.mark.parametrize("given", [(), ("--delay", "-1"), ("--delay", "nan"), ("--queue", "a b"), ("--priority", "x")])
+def test_another_place_has_to_be_one(holdfast: Holdfast, given: tuple[str, ...]) -> None:
+    job_id = holdfast.submit()
+    before = holdfast.content()
+
+    assert holdfast("job", "reschedule", job_id, "--reason", "because", *given).code == 2
+    assert holdfast.content() == before
 
 
 CONFLICTS = {
@@ -97,13 +165,13 @@ def test_success_cannot_be_forced(history: Holdfast, jobs_of_history: dict[str, 
     assert "hint: only a worker" in ended.err
 
 
-@pytest.mark.parametrize("command", ["retry", "cancel", "release", "force"])
+@pytest.mark.parametrize("command", ["retry", "cancel", "release", "force", "reschedule"])
 @pytest.mark.parametrize("reason", [(), ("--reason", ""), ("--reason", "  ")], ids=["none", "empty", "blank"])
 def test_an_override_needs_a_reason(
     history: Holdfast, jobs_of_history: dict[str, str], command: str, reason: tuple[str, ...]
 ) -> None:
     before = history.content()
-    target = ("failed",) if command == "force" else ()
+    target = {"force": ("failed",), "reschedule": ("--delay", "1")}.get(command, ())
     ended = history("job", command, jobs_of_history["doomed"], *target, *reason)
 
     assert ended.code == 2
@@ -132,6 +200,17 @@ def test_a_paused_queue_starts_nothing_until_it_is_resumed(holdfast: Holdfast) -
     assert holdfast.json("queues", "resume", "errands")["queue"]["paused_at"] is None
     holdfast.run_all()
     assert holdfast.json("job", "wait", job_id)["response"] == "later"
+
+
+def test_who_has_changed_a_queue_is_on_record(holdfast: Holdfast) -> None:
+    holdfast.submit("later")
+    holdfast.ok("queues", "pause", "errands", "--reason", "lunch", "--actor", "bob")
+    holdfast.ok("queues", "resume", "errands", "--actor", "carol")
+    holdfast.ok("queues", "limit", "errands", "3", "--actor", "dave")
+
+    events = holdfast.json("queues", "history", "errands")["events"]
+    assert [(e["actor"], e["action"]) for e in events] == [("dave", "limit"), ("carol", "resume"), ("bob", "pause")]
+    assert "lunch" in holdfast.ok("queues", "history", "errands")
 
 
 def test_resuming_a_queue_wakes_an_idle_worker(holdfast: Holdfast) -> None:

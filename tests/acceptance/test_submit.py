@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,8 @@ BAD_INPUT = {
     "run-after of no job id": (("greet", '{"name": "you"}', "--run-after", "x"), 2, "InvalidKeyError"),
     "run-after of a missing job": (("greet", '{"name": "you"}', "--run-after", ABSENT), 4, "JobNotFoundError"),
     "a timeout without wait": (("greet", '{"name": "you"}', "--timeout", "1"), 2, "BadInput"),
+    "a delay that is no number": (("greet", '{"name": "you"}', "--delay", "nan"), 2, "BadInput"),
+    "an endless delay": (("greet", '{"name": "you"}', "--delay", "inf"), 2, "BadInput"),
     "a negative delay": (("greet", '{"name": "you"}', "--delay", "-1"), 2, "BadParameter"),
 }
 
@@ -116,6 +119,15 @@ def test_bad_input_changes_nothing(history: Holdfast, words: tuple[str, ...], co
     assert (ended.code, ended.error["type"]) == (code, kind)
     assert ended.out == ""
     assert history.content() == before
+
+
+@pytest.mark.parametrize("command", [("submit", "nope", "{}"), ("flows", "graph", "nope")], ids=["submit", "graph"])
+def test_who_forgot_the_app_is_told_how_to_name_it(holdfast: Holdfast, command: tuple[str, ...]) -> None:
+    # The command of the image manager has flows of its own, so that an app which is missing is not missed.
+    ended = holdfast(command=[sys.executable, "-m", "holdfast_images.cli", *command], HOLDFAST_APP=None)
+
+    assert ended.code == 2
+    assert "--app module:object" in ended.err
 
 
 def test_a_request_over_the_limit_changes_nothing(history: Holdfast) -> None:

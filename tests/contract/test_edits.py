@@ -125,6 +125,9 @@ BY_HAND: dict[str, str] = {
         " started_at) SELECT 'zz', job_id, attempt + 1, queue, 'leased', 'nobody', 9999999999999, 1, 1"
         " FROM jobs WHERE job_id = '{new}'"
     ),
+    "progress in the year 2286": "UPDATE executions SET progressed_at = 9999999999999 WHERE status = 'in_progress'",
+    "a next try in the year 2286": "UPDATE executions SET retry_at = 9999999999999 WHERE status = 'in_progress'",
+    "a step that no flow has": "UPDATE executions SET position = 99 WHERE status = 'in_progress'",
     "children removed": "DELETE FROM children WHERE parent = '{parent}'",
     "a child that is none": "INSERT INTO children VALUES ('{new}', 'kid', 0, '{ok}', 0)",
     "an end long ago": "UPDATE jobs SET updated_at = 1 WHERE job_id = '{fail}'",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,17 @@ def test_a_place_that_is_none_is_refused(text: str) -> None:
         open_store(text)
 
     assert not Path("holdfast.db").exists()
+
+
+@pytest.mark.parametrize("setting", [None, 7, b"state"], ids=str)
+def test_a_setting_that_is_not_set_names_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SettingsError, match="is not the place of a store"):
+        open_store(setting)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_names_with_odd_characters_are_only_names(tmp_path: Path) -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from holdfast_images.devices.disk_users import refuse_in_use
 from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Target
 from holdfast_images.devices.pool_record import read_record, write_record
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import PoolUnusable
+from holdfast_images.errors import InvalidName, PoolUnusable
 from tests.devicemapper.pools import DATA, METADATA, remove_everything
 
 HALF = 256 << 20
 LENGTH = 1 << 20
 LETTER = b"a letter of somebody else" * 40
+Loop = Callable[..., str]
 
 
 class Cabinet:
@@ -119,3 +123,67 @@ def test_a_disk_without_a_name_is_known_by_its_size(cabinet: Cabinet, tmp_path: 
 
     assert record.data.disk == disk_at(DATA)
     assert again.status().transaction_id == record.mark
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Iterator[Loop]:
+    made = []
+
+    def loop(path: Path | str, size: int = 0) -> str:
+        if size:
+            with open(path, "wb") as file:
+                file.truncate(size)
+        command = ["losetup", "--find", "--show", str(path)]
+        made.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+        return made[-1]
+
+    remove_everything()
+    yield loop
+    remove_everything()
+    for node in reversed(made):
+        subprocess.run(["losetup", "--detach", node], check=False)
+
+
+def test_a_disk_that_is_used_by_another_name_is_not_taken(loop: Loop, tmp_path: Path) -> None:
+    metadata, other = loop(tmp_path / "m1", 4 << 20), loop(tmp_path / "m2", 4 << 20)
+    data, third = loop(tmp_path / "data", 64 << 20), loop(tmp_path / "third", 64 << 20)
+    above_third = loop(third)
+    ThinPool.create(tmp_path / "one", name="one", metadata=metadata, data=data)
+    (tmp_path / "link").hardlink_to(tmp_path / "data")
+    above, linked = loop(data), loop(tmp_path / "link")
+
+    for disk, why in (
+        (data, "mounted, or a part"),
+        (linked, f"shows the same file as {data}"),
+        (above, f"shows {data}, which is in use"),
+        (third, f"{above_third} shows it"),
+    ):
+        with pytest.raises(PoolUnusable, match=why):
+            refuse_in_use(disk, patience=0)
+        with pytest.raises(PoolUnusable, match=why):
+            ThinPool.create(tmp_path / "two", name="two", metadata=other, data=disk, force=True)
+
+
+def test_a_disk_that_a_process_has_open_is_not_taken(loop: Loop, tmp_path: Path) -> None:
+    metadata, data = loop(tmp_path / "m", 4 << 20), loop(tmp_path / "data", 64 << 20)
+    command = [sys.executable, "-c", f"file = open({data!r}, 'r+b'); print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(PoolUnusable, match=f"process {process.pid} .* has it open"):
+            refuse_in_use(data, patience=0)
+        process.kill()
+
+    ThinPool.create(tmp_path / "one", metadata=metadata, data=data)
+
+
+def test_a_making_that_came_to_nothing_decides_nothing_for_the_next(loop: Loop, tmp_path: Path) -> None:
+    metadata, data = loop(tmp_path / "m", 4 << 20), loop(tmp_path / "data", 64 << 20)
+    for pair in ((loop(tmp_path / "m0", 64 << 10), data), (metadata, loop(tmp_path / "d0", 64 << 10))):
+        with pytest.raises(InvalidName, match="too small for a pool"):
+            ThinPool.create(tmp_path / "state", metadata=pair[0], data=pair[1])
+    begun = ThinPool.create(tmp_path / "state", name="first", metadata=metadata, data=data)
+    write_record(tmp_path / "state", msgspec.structs.replace(begun.record, ready=False))
+    pool = ThinPool.create(tmp_path / "state", name="second", metadata=metadata, data=data, force=True)
+
+    assert (pool.record.name, pool.mapper.info("first")) == ("second", None)

@@ -19,9 +19,9 @@ from holdfast_images.devices import loops
 from holdfast_images.devices.commands import CommandFailed, run
 from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.devices.protocol import Device, Health
+from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import DeviceBusy, NoSpace, Permanent
+from holdfast_images.errors import DeviceBusy, NoSpace, Permanent, PoolUnusable
 from holdfast_images.host import open_devices
 from holdfast_images.settings import Backend, Settings
 from holdfast_images.upkeep.collecting import Collected
@@ -270,3 +270,55 @@ def test_a_device_too_small_for_its_file_system_is_not_tried_again(devices: Devi
     assert isinstance(refused.value, Permanent)
     assert "device_size" in (refused.value.hint or "")
     assert devices.thin_pool.ids() == []
+
+
+@pytest.mark.parametrize("name", ["pool-data.img", "pool-metadata.img"])
+def test_a_file_that_is_removed_below_a_pool_in_use_is_told_of_and_can_be_put_back(root: Path, name: str) -> None:
+    ThinPool.create(root, size=64 << 20)
+    devices = DeviceMapperDevices.open(root, patience=0.3)
+    sealed_small(devices)
+    (root / name).unlink()
+    room = devices.pool()
+    [found] = devices.disagreements()
+    with pytest.raises(PoolUnusable, match="not the file that the pool is using"):
+        devices.snapshot(SMALL, SNAPSHOT)
+    node = found.message.rpartition("losetup --detach ")[2].partition(",")[0]
+    dmsetup("remove", devices.thin_pool.record.name)
+    subprocess.run(["cp", "--sparse=always", node, str(root / name)], check=True)
+    subprocess.run(["losetup", "--detach", node], check=True)
+    devices.snapshot(SMALL, SNAPSHOT)
+    devices.verify(SNAPSHOT, deep=True)
+
+    assert (room.health, found.code) == (PoolHealth.FAILED, "pool-file-replaced")
+    assert found.message in room.detail
+    assert devices.disagreements() == []
+
+
+def test_a_file_that_is_cut_off_below_a_pool_in_use_is_told_of_and_made_as_long_again(root: Path) -> None:
+    ThinPool.create(root, size=64 << 20)
+    devices = DeviceMapperDevices.open(root, patience=0.3)
+    sealed_small(devices)
+    os.truncate(root / "pool-data.img", 1 << 20)
+    room = devices.pool()
+    [found] = devices.disagreements()
+    with pytest.raises(PoolUnusable, match="was cut off"):
+        devices.snapshot(SMALL, SNAPSHOT)
+    os.truncate(root / "pool-data.img", 64 << 20)
+
+    assert (room.health, found.code) == (PoolHealth.FAILED, "pool-file-cut-off")
+    assert f"truncate --size={64 << 20}" in found.message
+    assert devices.pool().health is PoolHealth.OK
+    assert devices.disagreements() == []
+
+
+def test_a_pool_on_files_moves_with_its_place(root: Path) -> None:
+    pool = ThinPool.create(root / "before", size=64 << 20)
+    sealed_small(DeviceMapperDevices.open(root / "before", patience=0.3))
+    pool.stop()
+    (root / "before").rename(root / "after")
+    devices = DeviceMapperDevices.open(root / "after", patience=0.3)
+    devices.verify(SMALL, deep=True)
+    found = devices.disagreements()
+    devices.thin_pool.stop()
+
+    assert found == []

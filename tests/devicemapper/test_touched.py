@@ -14,7 +14,7 @@ from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import NODES
 from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.protocol import Health
-from holdfast_images.errors import DeviceBusy, DeviceLost, NotAsSealed, SnapshotOverwritten
+from holdfast_images.errors import DeviceBusy, DeviceLost, NotAsSealed, PoolUnusable, SnapshotOverwritten
 from tests.devicemapper.pools import remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
 
@@ -101,12 +101,14 @@ def test_a_renamed_snapshot_that_is_mounted_is_not_deleted(made: DeviceMapperDev
 def test_a_renamed_snapshot_gets_its_name_back_while_it_is_mounted(made: DeviceMapperDevices, point: Path) -> None:
     dmsetup("rename", SNAPSHOT.name, "renamed")
     mount(NODES / "renamed", point)
+    found = codes(made)
     with pytest.raises(DeviceLost, match="is not active"):
         made.verify(SNAPSHOT)
     made.snapshot(SMALL, SNAPSHOT)
     made.verify(SNAPSHOT)
     (point / "written").touch()
 
+    assert found == {"renamed-device"}
     assert not os.path.lexists(NODES / "renamed")
     assert codes(made) == set()
 
@@ -126,6 +128,45 @@ def test_what_another_program_shows_is_neither_deleted_nor_taken_a_snapshot_of(m
     made.snapshot(SMALL, SECOND)
 
     assert found == {"shown-elsewhere"}
+
+
+def test_what_another_program_shows_over_a_disk_of_its_own_is_not_deleted(
+    made: DeviceMapperDevices, elsewhere: str, point: Path
+) -> None:
+    identity = identity_of(made, SNAPSHOT.name)
+    made.deactivate(SNAPSHOT)
+    table = f"0 {identity.size // 512} thin {made.thin_pool.numbers} {identity.id} {elsewhere}"
+    dmsetup("create", "holder", "--table", table)
+    mount(NODES / "holder", point)
+    (point / "precious").write_bytes(b"p" * 300_000)
+    found = codes(made)
+    with pytest.raises(DeviceBusy, match="is shown as holder"):
+        made.delete(SNAPSHOT)
+    unmount(point)
+    dmsetup("remove", "holder")
+    made.snapshot(SMALL, SNAPSHOT)
+    mount(NODES / SNAPSHOT.name, point)
+
+    assert found == {"shown-elsewhere"}
+    assert (point / "precious").read_bytes() == b"p" * 300_000
+
+
+def test_devices_of_others_may_be_called_anything(made: DeviceMapperDevices, elsewhere: str) -> None:
+    for name in (b"gr\xc3\xbc\xc3\x9fe", b"\xff\xfe", b"with blank"):
+        words = [
+            b"dmsetup",
+            b"--manglename",
+            b"none",
+            b"create",
+            name,
+            b"--table",
+            f"0 8 linear {elsewhere} 0".encode(),
+        ]
+        subprocess.run(words, check=True)
+    made.snapshot(SMALL, SECOND)
+    made.delete(SECOND)
+
+    assert codes(made) == set()
 
 
 def test_a_name_that_another_program_has_taken_is_told(made: DeviceMapperDevices, elsewhere: str) -> None:
@@ -155,6 +196,36 @@ def test_a_wiped_table_is_put_right(made: DeviceMapperDevices, is_open: bool) ->
         os.close(held)
 
     assert found == {"wrong-table"}
+    assert codes(made) == set()
+
+
+def test_a_wiped_table_is_put_right_below_a_file_system_that_was_written_to(
+    made: DeviceMapperDevices, point: Path
+) -> None:
+    mount(NODES / SNAPSHOT.name, point)
+    (point / "unsaved").write_bytes(b"u" * 300_000)
+    dmsetup("wipe_table", SNAPSHOT.name)
+    made.snapshot(SMALL, SNAPSHOT)
+    unmount(point)
+    made.verify(SNAPSHOT)
+
+    assert codes(made) == set()
+
+
+def test_a_snapshot_that_was_made_read_only_can_be_written_to_again(made: DeviceMapperDevices, point: Path) -> None:
+    dmsetup("load", "--readonly", SNAPSHOT.name, "--table", dmsetup("table", SNAPSHOT.name).strip())
+    dmsetup("resume", SNAPSHOT.name)
+    subprocess.run(["mount", "-o", "ro", str(NODES / SNAPSHOT.name), str(point)], check=True)
+    found = codes(made)
+    with pytest.raises(DeviceLost, match="read-only") as told:
+        made.verify(SNAPSHOT)
+    made.snapshot(SMALL, SNAPSHOT)
+    unmount(point)
+    mount(NODES / SNAPSHOT.name, point)
+    (point / "written").touch()
+
+    assert found == {"wrong-table"}
+    assert told.value.hint == f"holdfast snapshot activate {SNAPSHOT.name}"
     assert codes(made) == set()
 
 
@@ -189,6 +260,24 @@ def test_a_node_that_leads_elsewhere_is_put_right(made: DeviceMapperDevices) -> 
     made.verify(SNAPSHOT, deep=True)
 
     assert (NODES / SNAPSHOT.name).is_block_device()
+
+
+def test_a_directory_in_the_place_of_a_node_gives_way_if_nothing_is_in_it(made: DeviceMapperDevices) -> None:
+    node = NODES / SNAPSHOT.name
+    node.unlink()
+    (node / "something").mkdir(parents=True)
+    with pytest.raises(PoolUnusable, match="is a directory"):
+        made.snapshot(SMALL, SNAPSHOT)
+    (node / "something").rmdir()
+    made.snapshot(SMALL, SNAPSHOT)
+
+    made.verify(SNAPSHOT, deep=True)
+
+
+def test_a_record_that_cannot_be_read_is_one_finding(made: DeviceMapperDevices) -> None:
+    (made.records.home / SNAPSHOT.name / "identity.json").write_bytes(b"")
+
+    assert [each.code for each in made.disagreements()] == ["unreadable-record"]
 
 
 # --- content ----------------------------------------------------------------------------------------------------
@@ -273,6 +362,25 @@ def test_a_block_that_rots_is_found_before_a_snapshot_is_made(made: DeviceMapper
 
     assert made.health(SECOND) is Health.ABSENT
     assert made.records.leftovers() == []
+
+
+@pytest.mark.parametrize("start", [4096, 64 << 10], ids=["all but the superblock", "all but its descriptors"])
+def test_a_file_system_that_was_zeroed_behind_its_superblock_is_not_as_it_was_sealed(
+    made: DeviceMapperDevices, start: int
+) -> None:
+    holder = show_elsewhere(made, SMALL.name)
+    with holder.open("r+b", buffering=0) as file:
+        file.seek(start)
+        file.write(bytes((16 << 20) - start))
+        os.fsync(file.fileno())
+    dmsetup("remove", "holder")
+    with pytest.raises(NotAsSealed):
+        made.verify(SMALL, deep=True)
+    with pytest.raises(NotAsSealed):
+        made.snapshot(SMALL, SECOND)
+
+    assert made.records.leftovers() == []
+    assert codes(made) == set()
 
 
 def test_a_device_may_have_any_size(devices: DeviceMapperDevices) -> None:

@@ -136,8 +136,8 @@ def test_a_step_that_finishes_all_the_same_is_followed_by_no_other(open_engine: 
     assert [step.step for step in engine.store.steps(job_id)] == ["stubborn"]
 
 
-@pytest.mark.parametrize("reason", ["", "   "])
-def test_an_override_needs_a_reason(open_engine: OpenEngine, reason: str) -> None:
+@pytest.mark.parametrize("reason", ["", "   ", None, 7, b"why"])
+def test_an_override_needs_a_reason(open_engine: OpenEngine, reason: Any) -> None:
     flow = flow_of(note("work"))
     engine = open_engine(flow)
     job_id = engine.submit(flow, Ask())

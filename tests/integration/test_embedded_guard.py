@@ -9,7 +9,8 @@ import pytest
 from holdfast import Engine
 from holdfast.core.ending import EndCode
 from holdfast.engine.telemetry import Telemetry
-from holdfast.errors import ReasonRequiredError
+from holdfast.errors import JobNotFoundError, ReasonRequiredError
+from holdfast.store.identifiers import new_ulid
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.backends import Backend
 from tests.support.flows import Answer, Ask, AskRun, Gate, flow_of, note
@@ -68,5 +69,7 @@ def test_only_the_job_that_is_named_is_recovered(open_engine: OpenEngine) -> Non
         again = engine.recover_stalled(first, reason="it hangs")
         with pytest.raises(ReasonRequiredError):
             engine.recover_stalled(other, reason=" ")
+        with pytest.raises(JobNotFoundError):
+            engine.recover_stalled(new_ulid(engine.store.now()), reason="it hangs")
         gate.open()
     assert (untouched, again) == ([None], False)

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
-from holdfast.cli.opening import app_flows, database_file, opened
+from holdfast.cli.opening import app_flows, database_file, opened, unknown_flow
 from holdfast.cli.output import note, print_table, show
 from holdfast.cli.settings import Settings
 from holdfast.core import diagram
@@ -18,7 +18,7 @@ from holdfast.core.diagram import DiagramFormat
 from holdfast.core.flow import Definition, Flow, incompatibility
 from holdfast.core.records import JobRecord, WorkerRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
-from holdfast.errors import BadInput, UnknownFlowError
+from holdfast.errors import BadInput
 from holdfast.store.protocol import Store
 
 UNLIMITED = 1 << 40
@@ -91,7 +91,7 @@ def graph(settings: Settings, flow: str | None, format_name: str, executions: bo
         raise BadInput("a flow and --executions are both given", hint="give one of them")
     kind = DiagramFormat(format_name)
     if flow is not None:
-        drawing = diagram.flow_graph(_chosen(app_flows(settings), flow), kind)
+        drawing = diagram.flow_graph(_chosen(settings, app_flows(settings), flow), kind)
     else:
         drawing = diagram.executions(kind) if executions else diagram.lifecycle(kind)
     data = {"flow": flow, "format": format_name, "diagram": drawing}
@@ -174,9 +174,8 @@ def _stored(settings: Settings, *, is_needed: bool) -> tuple[dict[str, Definitio
         return {key: msgspec.json.decode(text, type=Definition) for key, text in encoded.items()}, store.workers()
 
 
-def _chosen(known: Sequence[Flow[Any, Any]], name: str) -> Flow[Any, Any]:
+def _chosen(settings: Settings, known: Sequence[Flow[Any, Any]], name: str) -> Flow[Any, Any]:
     for flow in known:
         if flow.name == name:
             return flow
-    names = ", ".join(sorted(flow.name for flow in known))
-    raise UnknownFlowError(f"flow {name!r} is not registered", hint=f"registered here: {names}")
+    raise unknown_flow(settings, name, [flow.name for flow in known])

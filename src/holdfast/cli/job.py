@@ -30,7 +30,7 @@ from holdfast.core.flow import Flow
 from holdfast.core.records import ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
 from holdfast.core.states import JobState
 from holdfast.core.worker_id import label_of
-from holdfast.errors import SettingsError
+from holdfast.errors import BadInput, SettingsError
 from holdfast.store.protocol import Store
 from holdfast.store.results import result_of
 
@@ -39,6 +39,7 @@ JOURNAL_TAIL = 10
 job_argument = click.argument("job_id", metavar="JOB")
 """An id, or as much of its beginning as no other job has."""
 reason_option = click.option("--reason", required=True, metavar="TEXT", help="Why; it goes into the journal.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show the state it would be in, and change nothing.")
 
 
 @click.group(cls=Group)
@@ -100,40 +101,67 @@ def wait(settings: Settings, job_id: str, timeout: float | None) -> int:
 @job.command()
 @job_argument
 @reason_option
+@dry_run_option
 @click.pass_obj
-def retry(settings: Settings, job_id: str, reason: str) -> None:
+def retry(settings: Settings, job_id: str, reason: str, dry_run: bool) -> None:
     """Try a failed job again, with a fresh budget of attempts."""
     with opened_client(settings) as client:
         job_id = client.store.full_job_id(job_id)
-        client.retry(job_id, reason=reason)
-        _show_state(settings, client.store, job_id)
+        state = client.retry(job_id, reason=reason, dry_run=dry_run)
+        _show_state(settings, client.store, job_id, planned=state if dry_run else None)
 
 
 @job.command()
 @job_argument
 @reason_option
+@click.option("--keep-children", is_flag=True, help="Let its unfinished children go on.")
+@dry_run_option
 @click.pass_obj
-def cancel(settings: Settings, job_id: str, reason: str) -> None:
-    """End a job as failed, after its cleanup.
+def cancel(settings: Settings, job_id: str, reason: str, keep_children: bool, dry_run: bool) -> None:
+    """End a job as failed, after its cleanup, and its unfinished children with it.
 
     A job that runs is ended by its worker as soon as its step reaches a safe point.
     """
     with opened_client(settings) as client:
         job_id = client.store.full_job_id(job_id)
-        client.cancel(job_id, reason=reason)
-        _show_state(settings, client.store, job_id)
+        state = client.cancel(job_id, reason=reason, children=not keep_children, dry_run=dry_run)
+        _show_state(settings, client.store, job_id, planned=state if dry_run else None)
 
 
 @job.command()
 @job_argument
 @reason_option
+@dry_run_option
 @click.pass_obj
-def release(settings: Settings, job_id: str, reason: str) -> None:
+def release(settings: Settings, job_id: str, reason: str, dry_run: bool) -> None:
     """Let a quarantined job go on, with a fresh budget of attempts."""
     with opened_client(settings) as client:
         job_id = client.store.full_job_id(job_id)
-        client.release(job_id, reason=reason)
-        _show_state(settings, client.store, job_id)
+        state = client.release(job_id, reason=reason, dry_run=dry_run)
+        _show_state(settings, client.store, job_id, planned=state if dry_run else None)
+
+
+@job.command()
+@job_argument
+@reason_option
+@click.option(
+    "--delay", type=click.FloatRange(0), metavar="SECONDS", help="Start no earlier than in so long; 0 is now."
+)
+@click.option("--priority", type=int, metavar="N", help="Higher goes first.")
+@click.option("--queue", metavar="NAME", help="Another queue; - is the queue without a name.")
+@click.pass_obj
+def reschedule(
+    settings: Settings, job_id: str, reason: str, delay: float | None, priority: int | None, queue: str | None
+) -> None:
+    """Give a pending job another start, priority or queue; what is not given stays as it is."""
+    if delay is None and priority is None and queue is None:
+        raise BadInput("nothing is given to be changed", hint="give --delay, --priority or --queue")
+    with opened_client(settings) as client:
+        job_id = client.store.full_job_id(job_id)
+        name = "" if queue == "-" else queue
+        client.reschedule(job_id, reason=reason, delay=delay, priority=priority, queue=name)
+        record = client.store.job(job_id)
+    show(settings, {"job": job_data(record)}, lambda: _print_place(record))
 
 
 @job.command()
@@ -182,12 +210,25 @@ def print_result(settings: Settings, result: JobResult) -> None:
             note(settings, f"hint: {result.error.hint}")
 
 
-def _show_state(settings: Settings, store: Store, job_id: str) -> None:
+def _show_state(settings: Settings, store: Store, job_id: str, *, planned: JobState | None) -> None:
     record = store.job(job_id)
-    data = {"job_id": job_id, "state": record.state, "cancel_reason": record.cancel_reason}
-    show(settings, data, lambda: print(record.state))
-    if record.cancel_reason is not None:
+    state = planned or record.state
+    data = {"job_id": job_id, "state": state, "cancel_reason": record.cancel_reason, "dry_run": planned is not None}
+    show(settings, data, lambda: print(state))
+    if planned is not None:
+        note(settings, "nothing was changed")
+    elif record.cancel_reason is not None:
         note(settings, "it will be ended as soon as a worker has run its cleanup")
+
+
+def _print_place(record: JobRecord) -> None:
+    fields = [
+        ("queue", record.queue or "-"),
+        ("priority", record.priority),
+        ("not before", time_of(record.not_before)),
+        ("waits for", record.waits_for),
+    ]
+    print_fields(fields)
 
 
 def _everything(store: Store, record: JobRecord, entries: int) -> dict[str, Any]:

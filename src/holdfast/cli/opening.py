@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from holdfast.cli.apps import load_flows
 from holdfast.cli.settings import Settings
 from holdfast.client import Client
 from holdfast.core.flow import Flow
-from holdfast.errors import SettingsError, StoreCorrupt, StoreError, StoreReadOnly
+from holdfast.errors import SettingsError, StoreCorrupt, StoreError, StoreReadOnly, UnknownFlowError
 from holdfast.store.opening import database_path, open_store
 from holdfast.store.protocol import Store
 from holdfast.store.sqlite.database import translate
@@ -73,6 +73,14 @@ def opened_client(
 def app_flows(settings: Settings) -> list[Flow[Any, Any]]:
     """The flows of the app, which this command cannot do without."""
     return app_of(settings).flows
+
+
+def unknown_flow(settings: Settings, name: str, known: Iterable[str]) -> UnknownFlowError:
+    """The error for a flow that the app does not have."""
+    hint = f"registered here: {', '.join(sorted(known)) or 'none'}"
+    if settings.app is None:
+        hint += "; those of an app of yours: --app module:object, or HOLDFAST_APP"
+    return UnknownFlowError(f"flow {name!r} is not registered", hint=hint)
 
 
 def app_of(settings: Settings) -> App:

@@ -19,7 +19,7 @@ name_argument = click.argument("name", metavar="NAME")
 
 @click.group(cls=Group)
 def queues() -> None:
-    """List, pause, resume and limit queues.
+    """List, pause, resume and limit queues, and see who did.
 
     The queue without a name, where jobs of flows without a queue are, is shown and given as -.
     """
@@ -53,7 +53,7 @@ def pause(settings: Settings, name: str, reason: str) -> None:
 def resume(settings: Settings, name: str) -> None:
     """Start jobs from a queue again."""
     with opened(settings) as store:
-        store.resume_queue(_stored(name))
+        store.resume_queue(_stored(name), actor=settings.actor)
         _show_one(settings, store, name)
 
 
@@ -71,6 +71,19 @@ def limit(settings: Settings, name: str, limit: str) -> None:
     with opened(settings) as store:
         store.set_queue(_stored(name), max_running=None if limit == "none" else int(limit), actor=settings.actor)
         _show_one(settings, store, name)
+
+
+@queues.command()
+@name_argument
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most so many.")
+@click.pass_obj
+def history(settings: Settings, name: str, limit: int) -> None:
+    """Show who has paused, resumed or limited a queue, newest first."""
+    with opened(settings, read_only=True) as store:
+        events = store.queue_history(_stored(name), limit=limit)
+    columns = ("at", "who", "what", "from", "to", "reason")
+    rows = [(time_of(e.at), e.actor, e.action, e.before, e.after, e.reason) for e in events]
+    show(settings, {"queue": _stored(name), "events": events}, lambda: print_table(columns, rows))
 
 
 def _stored(name: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.job import print_result, result_data
-from holdfast.cli.opening import app_flows, opened
+from holdfast.cli.opening import app_flows, opened, unknown_flow
 from holdfast.cli.output import note, print_json
 from holdfast.cli.settings import Settings
 from holdfast.client import Client
@@ -19,7 +19,7 @@ from holdfast.core.codec import WRITING_ERRORS
 from holdfast.core.flow import Flow
 from holdfast.core.records import JobResult
 from holdfast.core.states import JobState
-from holdfast.errors import BadInput, RequestTooLargeError, UnknownFlowError
+from holdfast.errors import BadInput, RequestTooLargeError
 from holdfast.store.messages import Submitted
 from holdfast.store.preparing import REQUEST_LIMIT, invalid_request
 
@@ -62,7 +62,7 @@ def submit(
     options = msgspec.convert(given, Options)
     flows = {each.name: each for each in app_flows(settings)}
     if flow not in flows:
-        raise UnknownFlowError(f"flow {flow!r} is not registered", hint=f"registered here: {', '.join(sorted(flows))}")
+        raise unknown_flow(settings, flow, flows)
     request = _decode(flows[flow], _read(request_json))
     with opened(settings, create=True) as store:
         client = Client(store, flows.values(), actor=settings.actor)
@@ -93,7 +93,7 @@ def _submit(client: Client, flow: Flow[object, object], request: object, options
         key=options.key,
         queue=options.queue,
         priority=options.priority,
-        not_before=client.store.now() + round(options.delay * 1000) if options.delay else 0,
+        delay=options.delay,
         run_after=options.run_after,
     )
 

@@ -17,7 +17,7 @@ from holdfast.core.states import JobState
 from holdfast.core.worker_id import label_of
 from holdfast.errors import StoreCorrupt
 from holdfast.guard.check import check
-from holdfast.guard.retention import DAY_MS, remove_ended
+from holdfast.guard.retention import ended_before, remove_ended
 from holdfast.store.opening import restore_store
 from holdfast.store.protocol import Store
 
@@ -82,8 +82,9 @@ def prune(settings: Settings, older_than: float, dry_run: bool) -> None:
     """
     with opened(settings, read_only=dry_run) as store:
         if dry_run:
-            before = store.now() - round(older_than * DAY_MS)
-            removed = store.prune(before=before, limit=UNLIMITED, actor=settings.actor, dry_run=True)
+            removed = store.prune(
+                before=ended_before(store, older_than), limit=UNLIMITED, actor=settings.actor, dry_run=True
+            )
         else:
             removed = remove_ended(store, days=older_than, actor=settings.actor)
     data = {"jobs": removed, "dry_run": dry_run}

@@ -30,7 +30,7 @@ from holdfast.engine.settings import WorkerSettings
 from holdfast.engine.telemetry import Telemetry
 from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.guard.retention import remove_ended
+from holdfast.guard.retention import checked_days, remove_ended
 from holdfast.guard.rounds import Rounds
 from holdfast.store.protocol import Store
 
@@ -159,6 +159,8 @@ def worker(settings: Settings, /, **given: object) -> int:
     """
     options = msgspec.convert(given, Options)
     limits = [_limit_of(text) for text in options.queue_limit]
+    if options.keep is not None:
+        checked_days(options.keep)
     logs.configure(settings.log_format, level=_level(settings))
     # After each statement the writer has to get the interpreter back; the default of 5 ms would be its latency.
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -12,6 +12,7 @@ from holdfast.core.error_record import encoded_record
 from holdfast.core.evidence import KEY_FOR_EVER, TERMS, count_in, seal_of, steps_evidence
 from holdfast.core.facts import PRUNED_STATE, Finding, JobFacts, Link, Rows, StepFacts, error, warning
 from holdfast.core.records import Ending, ExecutionRecord, JobRecord
+from holdfast.core.retry import PARK_AFTER
 from holdfast.core.states import (
     COMMITTED_STATUSES,
     LIVE_STATUSES,
@@ -37,6 +38,7 @@ def check_agreement(facts: JobFacts, now: int) -> Iterator[Finding]:
     yield from _references(subject, facts.job, rows)
     yield from _wait(subject, facts.job, rows)
     yield from _leases(subject, facts.executions, now)
+    yield from _signs_of_life(subject, facts, rows, now)
     if not journal:
         return
     account = account_of(journal)
@@ -192,6 +194,27 @@ def _leases(subject: str, executions: tuple[ExecutionRecord, ...], now: int) -> 
                 f"its lease holds for {ahead // 3_600_000} hours more: no worker asks for that; "
                 "unless the clock was set back, somebody has written it",
             )
+
+
+def _signs_of_life(subject: str, facts: JobFacts, rows: Rows, now: int) -> Iterator[Finding]:
+    """By these a stall is judged: one in the future would hide it until then."""
+    steps = None if rows.definition is None else len(rows.definition.steps)
+    for execution in facts.executions:
+        if execution.status not in LIVE_STATUSES:
+            continue
+        which = f"execution {execution.exec_id}"
+        limits = {"progressed_at": CLOCK_SLACK_MS, "retry_at": round(PARK_AFTER * 1000) + CLOCK_SLACK_MS}
+        for name, most in limits.items():
+            ahead = (getattr(execution, name) or 0) - now
+            if ahead > most:
+                yield warning(
+                    "progress-ahead",
+                    subject,
+                    f"{which}: {name} is {ahead // 1000} s ahead; "
+                    "unless the clock was set back, somebody has written it",
+                )
+        if steps is not None and execution.position >= steps:
+            yield error("execution-changed", subject, f"{which} is at a step that cannot be: {execution.position}")
 
 
 def _times(subject: str, facts: JobFacts, last: int) -> Iterator[Finding]:

@@ -66,6 +66,7 @@ _ADVICE: Mapping[str, str] = {
     "journal-missing": "the history was removed: compare with an exported journal or a backup, and find out who did it",
     "journal-disagrees": "rows were changed behind the journal's back: compare with a backup, and find out who did it",
     "orphan-rows": f"rows were removed by hand: {_RESTORE}",
+    "progress-ahead": "a stall of it is not seen until then: if it hangs, `holdfast job force JOB pending` ends this",
     "rule-changed": "stop all workers, move the data to a new database, and find out who changed the schema",
     "rule-missing": "stop all workers, move the data to a new database, and find out who dropped it",
     "sqlite-damaged": "stop all workers, look for what damaged the disk or the file, and restore a backup",

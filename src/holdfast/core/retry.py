@@ -14,6 +14,8 @@ from holdfast.errors import DefinitionError
 MAXIMUM_FACTOR = 1000.0
 """Its 64th power is still a number."""
 MOST_RETRIES = 1_000_000_000
+PARK_AFTER = 60.0
+"""A wait longer than this gives the lease and the queue slot back."""
 
 Duration: TypeAlias = float | timedelta
 ErrorLimits: TypeAlias = Mapping[type[Any], int]
@@ -144,7 +146,10 @@ def _policy(*, limits: ErrorLimits | None, **fields: Any) -> RetryPolicy:
 
 
 def _checked_limits(limits: Any) -> tuple[tuple[type[BaseException], int], ...]:
-    pairs = tuple(limits.items() if isinstance(limits, Mapping) else limits)
+    try:
+        pairs = tuple((kind, limit) for kind, limit in (limits.items() if isinstance(limits, Mapping) else limits))
+    except (TypeError, ValueError):
+        raise DefinitionError(f"limits {limits!r} are none by class of errors", hint="limits={OSError: 2}") from None
     for kind, limit in pairs:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise DefinitionError(f"limits: {kind!r} is not a class of errors", hint="limits={OSError: 2}")

@@ -29,7 +29,7 @@ from holdfast.core.outcomes import (
     outcome_of_error,
 )
 from holdfast.core.records import Ending
-from holdfast.core.retry import RetryPolicy, wait_before
+from holdfast.core.retry import PARK_AFTER, RetryPolicy, wait_before
 from holdfast.core.states import UNFINISHED_STATES, Disposition, ExecutionStatus
 from holdfast.core.text import describe
 from holdfast.crash_points import SimulatedCrash, crash_point
@@ -78,8 +78,6 @@ from holdfast.store.messages import (
 )
 from holdfast.store.protocol import Store
 
-PARK_AFTER = 60.0
-"""A wait longer than this gives the lease and the queue slot back."""
 POINTLESS_PAUSE = 1.0
 """Before a step is entered again that has asked to wait for a job which had ended already when it began."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -109,6 +110,9 @@ def _absolute(file: str) -> str:
 
 def database_path(place: str | Path) -> Path:
     """Where the database file of a place is, from wherever it is asked for later: a step may change the directory."""
+    if not isinstance(place, str | os.PathLike):
+        # As text it would name a directory all the same: that of a setting which is not set is None.
+        raise SettingsError(f"{place!r} is not the place of a store", hint="give a directory or a URL")
     text = str(place)
     scheme, separator, rest = text.partition("://")
     if separator:

@@ -6,6 +6,8 @@ import os
 from contextlib import closing
 from typing import NoReturn
 
+import msgspec
+
 from holdfast_images.archive import confining
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Entry, Extracted, Finding, Kind, Limits, Policy, Severity
@@ -159,12 +161,13 @@ class Extraction:
             tree.finish()
         except OSError as error:
             raise _failure(error, None) from error
-        if tree.owners_lost:
-            detail = f"{tree.owners_lost} entries belong to the user who extracted them"
-            self.warn(_warning(Reason.OWNER_NOT_KEPT, detail))
+        # In front: however many warnings there are, these are told.
         if tree.xattrs_lost:
             detail = f"{tree.xattrs_lost} extended attributes could not be set here"
-            self.warn(_warning(Reason.XATTR_NOT_KEPT, detail))
+            self._warnings.insert(0, _warning(Reason.XATTR_NOT_KEPT, detail))
+        if tree.owners_lost:
+            detail = f"{tree.owners_lost} entries belong to the user who extracted them"
+            self._warnings.insert(0, _warning(Reason.OWNER_NOT_KEPT, detail))
 
     def warn(self, *findings: Finding) -> None:
         """Keep what is to be told, up to a limit."""
@@ -179,7 +182,7 @@ class Extraction:
             if finding.severity is Severity.ERROR:
                 where = f"{layer}:{finding.path}" if layer else finding.path
                 raise ImageRefused(finding.code, finding.detail, entry=where, offset=finding.offset)
-        self.warn(*findings)
+        self.warn(*(msgspec.structs.replace(each, path=f"{layer}:{each.path}") if layer else each for each in findings))
 
     def _refuse_excess(self, *, too_many: bool) -> NoReturn:
         if too_many:

@@ -137,8 +137,12 @@ class Reason(StrEnum):
     SYMLINK_LOOP = "SYMLINK_LOOP", "The way to an entry leads through too many symbolic links."
     MEMORY_LIMIT = "MEMORY_LIMIT", "Reading it takes more memory than is given to it."
     OWNER_NOT_KEPT = "OWNER_NOT_KEPT", "Files belong to the user who extracted them: only root can give files away."
+    LAYOUT_INCOMPLETE = "LAYOUT_INCOMPLETE", "The unpacked image has no etc, usr or var in its root file system."
     XATTR_NOT_KEPT = "XATTR_NOT_KEPT", "The file system or the kernel would not take an extended attribute."
 
+
+OF_UNPACKING = frozenset((Reason.OWNER_NOT_KEPT, Reason.XATTR_NOT_KEPT, Reason.LAYOUT_INCOMPLETE))
+"""What only unpacking can tell."""
 
 BY_LIMITS = frozenset(
     (

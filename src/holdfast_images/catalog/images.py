@@ -103,6 +103,11 @@ class ImageTables(Tables):
         with self._writing(None) as session:
             session.run("note_fingerprint", image_id=image_id, **_fields(fingerprint))
 
+    def note_warnings(self, image_id: str, checksum: str, warnings: str, *, tx: Transaction | None = None) -> None:
+        """What is to be told of this content, as JSON, if it is the recorded one."""
+        with self._writing(tx) as session:
+            session.run("note_warnings", image_id=image_id, checksum=checksum, warnings=warnings)
+
     def note_source(self, image_id: str, *, origin: str, etag: str | None) -> None:
         """The source was asked just now, and has what was verified."""
         with self._writing(None) as session:

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.cli.command import Command, Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
-from holdfast.cli.output import note, print_fields, print_table, raw, show, step_of, time_of
+from holdfast.cli.output import note, print_fields, print_table, show, step_of, time_of
 from holdfast.cli.settings import Settings
 from holdfast_images.cli.progress import watching
 from holdfast_images.cli.session import data_option, opened
@@ -70,7 +70,7 @@ def show_image(settings: Settings, image_id: str) -> None:
     known = report.verification
     data = {
         "image": fields_of(report.image) if report.image else None,
-        "verification": {**fields_of(known), "warnings": raw(known.warnings)} if known else None,
+        "verification": {**fields_of(known), "warnings": report.warnings} if known else None,
         "device": fields_of(report.device) if report.device else None,
         "snapshots": [fields_of(each) for each in report.snapshots],
         "lock": msgspec.structs.asdict(report.lock) if report.lock else None,
@@ -179,10 +179,11 @@ def _step_of(job: ImageJob) -> str | None:
 
 
 def _print(report: ImageReport) -> None:
-    known = report.verification
     _print_row(report) if report.image else print("it is on its way, and not in the catalog yet")
-    warnings = msgspec.json.decode(known.warnings) if known else []
-    _section("warnings", ("code", "path", "detail"), [(w["code"], w["path"], w["detail"]) for w in warnings])
+    if report.warnings is None:
+        print("\nwhat was warned of cannot be read: holdfast verify-system")
+    warnings = [(each.code, each.path, each.detail) for each in report.warnings or ()]
+    _section("warnings", ("code", "path", "detail"), warnings)
     _section("snapshots", SNAPSHOT_COLUMNS, [_snapshot_row(each) for each in report.snapshots])
     jobs = [(job.job_id, job.flow, job.state, _step_of(job), time_of(job.created_at)) for job in report.jobs]
     _section("jobs", ("job", "flow", "state", "step", "created"), jobs)

@@ -25,6 +25,7 @@ ASKED = ("image_id", "snapshot_name", "sha256", "refresh", "verify")
 FOR_ONE = ("image_id", "snapshot_name", "sha256")
 OPTIONS = {"image_id": "image-id", "snapshot_name": "snapshot"}
 AS_PROCESS_IMAGE = {"bucket", "endpoint", "region", "anonymous", "sha256", "policy", "keep_setuid"}
+WAYS_OUT = {"SETUID": " (--keep-setuid keeps them)"}
 SEVERAL_COLUMNS = ("image", "key", "path", "outcome")
 
 
@@ -109,10 +110,22 @@ def _process(settings: Settings, images: ImageManager, request: ProcessRequest) 
 def _show(settings: Settings, processed: Processed) -> int:
     if processed.was_there:
         _tell_done(settings, processed)
-    show(settings, _data(processed), lambda: _print(processed))
-    if processed.warnings:
-        note(settings, f"{len(processed.warnings)} warning(s): see holdfast image show {processed.image_id}")
+    show(settings, processed, lambda: _print(processed))
+    _tell_warnings(settings, processed)
     return ExitCode.OK
+
+
+def _tell_warnings(settings: Settings, processed: Processed) -> None:
+    """A line for each kind: of the first, and of how many more there are."""
+    by_code: dict[str, list[Any]] = {}
+    for each in processed.warnings:
+        by_code.setdefault(each.code, []).append(each)
+    for code, [first, *others] in by_code.items():
+        where = f" at {first.path}" if first.path else ""
+        more = f" and {len(others)} more" if others else ""
+        note(settings, f"warning: {code}{where}{more}: {first.detail}{WAYS_OUT.get(code, '')}")
+    if processed.may_have_more_warnings:
+        note(settings, "there may be more of them: holdfast inspect tells all")
 
 
 def _submit(settings: Settings, images: ImageManager, requests: Sequence[ProcessRequest]) -> int:
@@ -133,7 +146,7 @@ def _process_all(settings: Settings, images: ImageManager, requests: Sequence[Pr
     code = ExitCode.OK
     for outcome in outcomes:
         if isinstance(outcome, Processed):
-            answers.append(_data(outcome))
+            answers.append(msgspec.to_builtins(outcome))
             continue
         failure = outcome.error
         code = code or code_of(type(failure), CODES)
@@ -142,13 +155,6 @@ def _process_all(settings: Settings, images: ImageManager, requests: Sequence[Pr
     show(settings, {"images": answers}, lambda: print_table(SEVERAL_COLUMNS, map(_row, answers)))
     note(settings, f"{sum('error' not in each for each in answers)} of {len(answers)} image(s) are there")
     return code
-
-
-def _data(processed: Processed) -> dict[str, Any]:
-    """As JSON has it: of warnings `image show` tells."""
-    fields: dict[str, Any] = msgspec.to_builtins(processed)
-    del fields["warnings"]
-    return fields
 
 
 def _row(answer: Mapping[str, Any]) -> tuple[object, ...]:

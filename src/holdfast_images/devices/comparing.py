@@ -10,10 +10,10 @@ import msgspec
 from holdfast import Finding, Severity
 from holdfast_images.devices import loops
 from holdfast_images.devices.mount_points import MountedRegistry, is_live
-from holdfast_images.devices.pool_files import replaced_files
+from holdfast_images.devices.pool_files import WrongFile
 from holdfast_images.devices.showing import Showing
 from holdfast_images.devices.thin_pool import ThinPool
-from holdfast_images.errors import ImageError
+from holdfast_images.errors import ImageError, printable
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     wrong: str = ""
     """How it is shown otherwise than it was recorded."""
     without_node: bool = False
+    renamed: str = ""
+    """The name of the recorded device that is shown by this one."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +43,8 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     abandoned_mounts: tuple[str, ...] = ()
     loop_devices: dict[str, tuple[str, ...]] = {}
     """File of the pool to the loop devices that show it."""
-    replaced: tuple[str, ...] = ()
-    """Files of the pool that are not the ones in use."""
+    wrong_files: tuple[WrongFile, ...] = ()
+    """Files of the pool that are not the ones in use, or cut off."""
     elsewhere: dict[str, str] = {}
     """Name of a device that is not ours to the device of ours that it shows."""
 
@@ -75,11 +77,12 @@ def gather_facts(records: MountedRegistry, thin_pool: ThinPool, showing: Showing
                 passing=showing.is_abandoned(info),
                 wrong=showing.wrong(info, identities.get(info.name)),
                 without_node=info.has_table and not showing.is_reachable(info),
+                renamed=showing.renamed(info, recorded),
             )
             for info in showing.ours()
             if info.name != record.name and (showing.is_abandoned(info) or not showing.is_passing(info))
         ),
-        replaced=tuple(replaced_files(record, thin_pool.table())),
+        wrong_files=tuple(thin_pool.wrong_files()),
         elsewhere=dict(showing.elsewhere(recorded)),
         abandoned_mounts=tuple(abandoned),
         loop_devices={file: tuple(loops.attached(Path(file))) for file in files},
@@ -104,10 +107,13 @@ def differences(facts: PoolFacts) -> Iterator[Finding]:
         )
     for name in facts.leftovers:
         yield _difference("leftover", name, "left by a crash: holdfast gc")
-    names = set(facts.recorded.values())
+    names = {*facts.recorded.values(), *facts.unreadable}
     for shown in facts.shown:
         if shown.passing:
             yield _difference("abandoned-look", shown.name, "shown for a process that is gone: holdfast gc")
+        elif shown.renamed:
+            message = f"{shown.renamed} was renamed to this: holdfast snapshot activate {shown.renamed}"
+            yield _difference("renamed-device", shown.name, message)
         elif shown.name not in names:
             yield _difference("unknown-device", shown.name, f"shown, and not recorded: dmsetup remove {shown.name}")
         elif shown.wrong:
@@ -121,24 +127,24 @@ def differences(facts: PoolFacts) -> Iterator[Finding]:
     for name, device in sorted(facts.elsewhere.items()):
         message = f"another program shows {device} by this name: close it, then dmsetup remove {name}"
         yield _difference("shown-elsewhere", name, message)
-    for file in facts.replaced:
-        message = "not the file that the pool is using: put that one back before the pool stops (losetup --list)"
-        yield _difference("pool-file-replaced", file, message)
+    for wrong in facts.wrong_files:
+        yield _difference(wrong.code, wrong.path, f"{wrong.error}: {wrong.error.hint}")
     for point in facts.abandoned_mounts:
         yield _difference("abandoned-mount", point, "mounted by a process that is gone: holdfast gc")
     for file, nodes in sorted(facts.loop_devices.items()):
-        if len(nodes) != 1:
+        if len(nodes) != 1 and file not in {wrong.path for wrong in facts.wrong_files}:
             shown_by = " and ".join(nodes) or "no loop device"
             yield _difference("loop-devices", file, f"shown by {shown_by}: it must be one")
 
 
 def _differing_ids(facts: PoolFacts) -> Iterator[Finding]:
     if facts.unlisted:
-        yield _difference("pool-unlisted", "pool", facts.unlisted)
+        if not facts.wrong_files:  # which are why, and told of
+            yield _difference("pool-unlisted", "pool", facts.unlisted)
         return
     for thin_id in sorted(facts.recorded.keys() - facts.in_pool):
         yield _difference("device-lost", facts.recorded[thin_id], f"the pool has no device {thin_id}")
-    if not facts.leftovers:
+    if not facts.leftovers and not facts.unreadable:  # whose it may be
         for thin_id in sorted(facts.in_pool - facts.recorded.keys()):
             yield _difference(
                 "unknown-id",
@@ -148,4 +154,4 @@ def _differing_ids(facts: PoolFacts) -> Iterator[Finding]:
 
 
 def _difference(code: str, subject: str, message: str) -> Finding:
-    return Finding(code=code, severity=Severity.ERROR, subject=subject, message=message)
+    return Finding(code=code, severity=Severity.ERROR, subject=printable(subject), message=printable(message))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast_images.devices.identity import Identity, State
+from holdfast_images.devices.identity import Identity, State, not_as_sealed
 from holdfast_images.devices.locking import DIRECTORY, is_locked
 from holdfast_images.devices.manifest import manifest_of, usage_of
 from holdfast_images.devices.mount_points import MountedRegistry
@@ -18,6 +19,8 @@ from holdfast_images.errors import DeviceBusy
 from holdfast_images.syncing import sync_block_device, sync_file_system
 
 LOST_AND_FOUND = "lost+found"
+DAMAGED = (errno.EBADMSG, errno.EUCLEAN, errno.EINVAL)
+"""What ext4 says of checksums and structures that are wrong, and a mount of what is none any more."""
 
 
 class Content:
@@ -58,9 +61,14 @@ class Content:
         return answer
 
     def digest(self, identity: Identity) -> str:
-        """Of every byte in it."""
-        with self._visited(identity) as (parent, name):
-            return manifest_of(parent, name)[0]
+        """Of every byte in it. Raises NotAsSealed if its file system is too damaged to be read."""
+        try:
+            with self._visited(identity) as (parent, name):
+                return manifest_of(parent, name)[0]
+        except OSError as error:
+            if error.errno not in DAMAGED:
+                raise
+            raise not_as_sealed(identity.name) from error
 
     def usage(self, identity: Identity) -> Usage:
         """How much it is. Reads no file."""

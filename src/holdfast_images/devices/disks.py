@@ -38,6 +38,11 @@ def disk_at(node: str) -> Disk:
     return Disk(name=name_in(NUMBERS / f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"), size=size)
 
 
+def node_of(numbers: str) -> str:
+    """The node of the block device major:minor."""
+    return f"/dev/{(NUMBERS / numbers).resolve().name}"
+
+
 def takes_discards(node: str) -> bool:
     """Can the disk be told that a part of it is not needed any more?"""
     number = os.stat(node).st_rdev

@@ -13,11 +13,15 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast_images.devices.dm_table import Target
-from holdfast_images.errors import DeviceBusy, ImageError
+from holdfast_images.errors import DeviceBusy, ImageError, PoolUnusable
+
+if TYPE_CHECKING:
+    from holdfast import ErrorRecord
 
 log = logging.getLogger("holdfast_images.devices")
 
@@ -31,7 +35,7 @@ PAUSE = 0.005
 _HEADER = struct.Struct("=3I I I I i I I I Q 128s 129s 7x")
 _TARGET = struct.Struct("=Q Q i I 16s")
 _CREATE, _REMOVE, _RENAME, _SUSPEND, _INFO, _LOAD, _STATUS, _MESSAGE, _LIST = 3, 4, 5, 6, 7, 9, 12, 14, 2
-_READ_ONLY, _SUSPENDED, _TABLE, _ACTIVE, _BUFFER_FULL, _NO_FLUSH = 1, 2, 16, 32, 256, 2048
+_READ_ONLY, _SUSPENDED, _TABLE, _ACTIVE, _BUFFER_FULL, _NO_FREEZE, _NO_FLUSH = 1, 2, 16, 32, 256, 1024, 2048
 _LEFT_ALONE = (0x02 | 0x04 | 0x08 | 0x40) << 16
 """For udev: make the node, and let no other rule look into what an image holds. No link by the UUID of its file system,
 which is the same in all snapshots; no volume manager, no automatic mount."""
@@ -45,6 +49,18 @@ class MapperError(ImageError):
     def __init__(self, code: int, command: str) -> None:
         super().__init__(f"{command}: {os.strerror(code)}")
         self.code = code
+        self.command = command
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For those who read errors by program."""
+        return {"code": self.code, "command": self.command}
+
+    @classmethod
+    def from_record(cls, record: ErrorRecord) -> ImageError:
+        """The same, of a job that has kept it as data."""
+        code, command = record.facts.get("code"), record.facts.get("command")
+        return cls(code, str(command)) if isinstance(code, int) else ImageError(record.message, hint=record.hint)
 
 
 def patiently(call: Callable[[], None], patience: float, why: Callable[[], str]) -> None:
@@ -74,6 +90,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     open_count: int
     suspended: bool
     has_table: bool
+    read_only: bool = False
 
     @property
     def numbers(self) -> str:
@@ -191,9 +208,13 @@ class DeviceMapper:
         """Hold back everything that is written to it, until it is resumed. Crash: it stays so."""
         self._call(_SUSPEND, name, f"dmsetup suspend {name}", flags=_SUSPENDED)
 
-    def resume(self, name: str) -> None:
-        """Let it go on, with the table that was loaded last."""
-        info, _ = self._call(_SUSPEND, name, f"dmsetup resume {name}", event=_LEFT_ALONE)
+    def resume(self, name: str, *, at_once: bool = False) -> None:
+        """Let it go on, with the table that was loaded last.
+
+        `at_once`: the file system on it is not asked to write first what the table before would only fail.
+        """
+        flags = _NO_FREEZE | _NO_FLUSH if at_once else 0
+        info, _ = self._call(_SUSPEND, name, f"dmsetup resume {name}", event=_LEFT_ALONE, flags=flags)
         _make_node(info)
 
     def rename(self, name: str, wanted: str) -> None:
@@ -254,7 +275,7 @@ class DeviceMapper:
         size = max(_BUFFER, _HEADER.size + len(payload))
         while True:
             buffer = bytearray(size)
-            names = name.encode("ascii"), uuid.encode("ascii")
+            names = os.fsencode(name), os.fsencode(uuid)  # others call theirs as they like
             _HEADER.pack_into(buffer, 0, 4, 0, 0, size, _HEADER.size, targets, 0, flags, event, 0, 0, *names)
             buffer[_HEADER.size : _HEADER.size + len(payload)] = payload
             begin = time.monotonic()
@@ -290,6 +311,7 @@ def _header_of(buffer: bytearray) -> _Header:
         open_count=open_count,
         suspended=bool(flags & _SUSPENDED),
         has_table=bool(flags & _ACTIVE),
+        read_only=bool(flags & _READ_ONLY),
         targets=targets,
         data_start=data_start,
         data_size=data_size,
@@ -298,7 +320,7 @@ def _header_of(buffer: bytearray) -> _Header:
 
 
 def _text(raw: bytes) -> str:
-    return raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+    return os.fsdecode(raw.split(b"\0", 1)[0])
 
 
 def _make_node(info: Info) -> None:
@@ -318,7 +340,20 @@ def _make_node(info: Info) -> None:
         aside.symlink_to(f"../{kernels.name}")
     else:
         os.mknod(aside, 0o60600, os.makedev(info.major, info.minor))
+    _clear_the_way(node)
     aside.replace(node)
+
+
+def _clear_the_way(node: Path) -> None:
+    """A directory is not replaced by a rename; one with something in it is somebody's."""
+    if not node.is_dir() or node.is_symlink():
+        return
+    try:
+        node.rmdir()
+    except OSError as error:
+        raise PoolUnusable(
+            f"{node} is a directory: {error.strerror}", hint=f"move it away: mv {node} /root/"
+        ) from error
 
 
 def _leads_to(node: Path, info: Info) -> bool:
@@ -335,4 +370,5 @@ def _remove_node(name: str) -> None:
     node = NODES / name
     while os.path.lexists(node) and time.monotonic() < deadline:
         time.sleep(PAUSE)
+    _clear_the_way(node)
     node.unlink(missing_ok=True)

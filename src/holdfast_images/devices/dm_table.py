@@ -177,6 +177,14 @@ def parse_thin_table(target: Target) -> ThinTable | None:
     return ThinTable(length=target.length, pool=words[0], id=int(words[1]))
 
 
+def shown_thin(target: Target, pool: str) -> int | None:
+    """The id of the device of this pool, major:minor, that a target shows, with an external origin or without. Pure."""
+    words = target.text.split()
+    if target.kind != "thin" or words[:1] != [pool] or not words[1:2] or not words[1].isdecimal():
+        return None
+    return int(words[1])
+
+
 def _word(text: str) -> str:
     if not text or any(character.isspace() or character == "\0" for character in text):
         raise ImageError(f"{text!r} cannot stand in a table of the device mapper")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 from pathlib import Path
+
+import msgspec
 
 from holdfast_images.devices.commands import CommandFailed, log, run
 from holdfast_images.errors import PoolUnusable
 
 BLOCKS = Path("/sys/block")
+STATUS = 0x4C05
+"""LOOP_GET_STATUS64"""
+_INFO = struct.Struct("=QQQ208x")
 
 
 def attached(file: Path) -> list[str]:
@@ -47,13 +54,37 @@ def attach(file: Path) -> str:
         return run(*command, "--", str(file)).output.strip()
 
 
-def also_showing(node: str) -> list[str]:
-    """Other loop devices that show the file that this one shows; none if it is no loop device."""
-    try:
-        file = (BLOCKS / os.path.basename(os.path.realpath(node)) / "loop/backing_file").read_text(errors="replace")
-    except OSError:
-        return []
-    return [each for each in attached(Path(file.rstrip("\n"))) if os.path.realpath(each) != os.path.realpath(node)]
+class Shown(msgspec.Struct, frozen=True):
+    """What a loop device shows: a file, by whatever name, or a block device."""
+
+    file: tuple[int, int]
+    """Device and inode, as the kernel has them."""
+    disk: tuple[int, int] | None
+    """Major and minor, if it is a block device."""
+
+
+def shown_by_all() -> dict[str, Shown]:
+    """What each loop device shows, by its node."""
+    found = {}
+    for backing in sorted(BLOCKS.glob("loop*/loop/backing_file")):
+        node = f"/dev/{backing.parts[3]}"
+        try:
+            descriptor = os.open(node, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            device, inode, disk = _INFO.unpack(fcntl.ioctl(descriptor, STATUS, bytes(_INFO.size)))
+        except OSError:
+            continue  # detached meanwhile
+        finally:
+            os.close(descriptor)
+        found[node] = Shown((device, inode), _numbers(disk) if disk else None)
+    return found
+
+
+def _numbers(device: int) -> tuple[int, int]:
+    """Major and minor, from the kernel's huge_encode_dev."""
+    return (device >> 8) & 0xFFF, (device & 0xFF) | ((device >> 12) & 0xFFF00)
 
 
 def detach(file: Path) -> None:

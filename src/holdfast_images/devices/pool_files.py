@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from holdfast_images.devices import loops
-from holdfast_images.devices.disks import disk_at
+from holdfast_images.devices.disks import disk_at, node_of
 from holdfast_images.devices.dm_table import MOST_METADATA, SECTOR, ThinPoolStatus, ThinPoolTable, metadata_bytes
 from holdfast_images.devices.pool_health import METADATA_BLOCK, is_low_on_metadata
-from holdfast_images.devices.pool_record import PoolRecord, Superblock, make_file
+from holdfast_images.devices.pool_record import Backing, PoolRecord, Superblock, make_file
 from holdfast_images.errors import InvalidName, PoolUnusable
 
 
@@ -48,30 +51,50 @@ def refuse_cut_off(record: PoolRecord, superblock: Superblock) -> None:
     ):
         found = disk_at(backing.open()).size
         if found < needed:
-            longer = f"truncate --size={needed} {backing.path}" if backing.is_file else "let it grow to that"
-            raise PoolUnusable(
-                f"{backing.path} has {found} bytes, and the pool on it has {needed}: it was cut off",
-                hint=f"put it back, or: {longer}; then verify-system --deep tells what was lost with the rest",
-            )
+            raise _cut_off(backing, found, needed)
 
 
-def refuse_replaced(record: PoolRecord, table: ThinPoolTable) -> None:
-    """Raise PoolUnusable if the pool in use lies on other files than those that are found at its paths."""
-    for path in replaced_files(record, table):
-        raise PoolUnusable(
-            f"{path} is not the file that the pool is using: it was removed or replaced",
-            hint="the file in use can still be copied from its loop device (losetup --list): put it back",
-        )
+def _cut_off(backing: Backing, found: int, needed: int) -> PoolUnusable:
+    longer = f"truncate --size={needed} {backing.path}" if backing.is_file else "let it grow to that"
+    return PoolUnusable(
+        f"{backing.path} has {found} bytes, and the pool on it has {needed}: it was cut off",
+        hint=f"put it back, or: {longer}; then verify-system --deep tells what was lost with the rest",
+    )
 
 
-def replaced_files(record: PoolRecord, table: ThinPoolTable) -> list[str]:
-    """Those of a pool that are not the ones it is using."""
-    pairs = ((record.metadata, table.metadata), (record.data, table.data))
-    return [backing.path for backing, used in pairs if backing.is_file and replaced(backing.path, used)]
+class WrongFile(msgspec.Struct, frozen=True):
+    """A file of a pool in use that is not as the pool needs it."""
+
+    code: str
+    path: str
+    error: PoolUnusable
 
 
-def replaced(path: str, used: str) -> bool:
-    """Is the loop device major:minor, on which the pool lies, none of this file's?"""
-    numbers = {os.stat(node).st_rdev for node in loops.attached(Path(path))}
-    major, minor = map(int, used.split(":"))
-    return os.makedev(major, minor) not in numbers
+def wrong_files(record: PoolRecord, table: ThinPoolTable, status: ThinPoolStatus) -> Iterator[WrongFile]:
+    """Files of a pool in use that were removed, replaced or cut off: the kernel goes on, until the next start."""
+    for backing, used, needed in (
+        (record.metadata, table.metadata, status.total_metadata_blocks * METADATA_BLOCK),
+        (record.data, table.data, table.length * SECTOR),
+    ):
+        if not backing.is_file:
+            continue
+        if not (os.path.isfile(backing.path) and used in _shown_by(backing.path)):
+            yield WrongFile("pool-file-replaced", backing.path, _replaced(record, backing, used))
+        elif (found := os.path.getsize(backing.path)) < needed:
+            yield WrongFile("pool-file-cut-off", backing.path, _cut_off(backing, found, needed))
+
+
+def _shown_by(path: str) -> set[str]:
+    """The loop devices of a file, as major:minor."""
+    numbers = [os.stat(node).st_rdev for node in loops.attached(Path(path))]
+    return {f"{os.major(number)}:{os.minor(number)}" for number in numbers}
+
+
+def _replaced(record: PoolRecord, backing: Backing, used: str) -> PoolUnusable:
+    node = node_of(used)
+    return PoolUnusable(
+        f"{backing.path} is not the file that the pool is using: it was removed or replaced",
+        hint=f"what is in use is still in {node}: unmount all snapshots, dmsetup remove each of them, then "
+        f"dmsetup remove {record.name}, cp --sparse=always {node} {backing.path}, losetup --detach {node}, "
+        "holdfast snapshot activate --all",
+    )

@@ -13,15 +13,19 @@ LOW_METADATA, LEAST_METADATA = 0.2, 0.1
 """Free parts of all metadata. A pool that runs out of them is damaged, not only full: nothing is made in the last."""
 
 
-def judge_pool(status: ThinPoolStatus, record: PoolRecord, below: int | None = None) -> PoolStatus:
-    """Can more be put into it? `below`: bytes that the file system below its file can give. Pure."""
+def judge_pool(
+    status: ThinPoolStatus, record: PoolRecord, below: int | None = None, wrong: PoolUnusable | None = None
+) -> PoolStatus:
+    """Can more be put into it? `below`: bytes that the file system below its file can give; `wrong`: with it. Pure."""
     unit = record.block_sectors * SECTOR
     free = (status.total_data_blocks - status.used_data_blocks) * unit
     available = free if below is None else min(free, below)
     used = blocks_of(status) if available == free else f"{available} bytes are left below {record.data.path}"
     used_metadata, metadata = status.used_metadata_blocks, status.total_metadata_blocks
     health, detail = PoolHealth.OK, ""
-    if status.mode is Mode.FAIL:
+    if wrong is not None:
+        health, detail = PoolHealth.FAILED, f"{wrong}: {wrong.hint}"
+    elif status.mode is Mode.FAIL:
         health, detail = PoolHealth.FAILED, f"pool {record.name} has failed: see the kernel's log"
     elif status.needs_check:
         health, detail = PoolHealth.READ_ONLY, f"the metadata of pool {record.name} must be checked: {REPAIR}"

@@ -6,15 +6,15 @@ import os
 import secrets
 from pathlib import Path
 
+from holdfast_images.devices.disk_users import refuse_in_use
 from holdfast_images.devices.disks import disk_at
-from holdfast_images.devices.dm_table import metadata_bytes
+from holdfast_images.devices.dm_table import LEAST_METADATA, metadata_bytes
 from holdfast_images.devices.pool_record import (
     Backing,
     PoolRecord,
     is_blank,
     make_file,
     read_superblock,
-    refuse_in_use,
     sync_directory,
 )
 from holdfast_images.errors import InvalidName, PoolUnusable
@@ -34,6 +34,9 @@ def new_record(
         if os.path.samestat(os.stat(metadata), os.stat(data)) or os.stat(metadata).st_rdev == os.stat(data).st_rdev:
             raise InvalidName(f"{metadata} and {data} are one disk", hint="give a pool two block devices")
         disks = disk_at(metadata), disk_at(data)
+        for path, disk, least in ((metadata, disks[0], LEAST_METADATA), (data, disks[1], LEAST_DATA)):
+            if disk.size < least:
+                raise InvalidName(f"{path} is too small for a pool: {disk.size} bytes", hint=f"at least {least}")
         size = disks[1].size
         backings = (
             Backing(path=metadata, is_file=False, disk=disks[0]),
@@ -57,6 +60,18 @@ def new_record(
         data=backings[1],
         low_water_bytes=size // 10 if low_water_bytes is None else low_water_bytes,
     )
+
+
+def is_begun(record: PoolRecord, name: str, size: int, metadata: str | None, data: str | None) -> bool:
+    """Is it the beginning of what is asked for, and not of something else that came to nothing?"""
+    if metadata is not None or data is not None:
+        given = (metadata, data)
+    else:
+        root = Path(record.data.path).parent
+        given = (str(root / METADATA_FILE), str(root / DATA_FILE))
+        if not record.data.is_file or not os.path.isfile(given[1]) or os.path.getsize(given[1]) != size:
+            return False
+    return (record.name, record.metadata.path, record.data.path) == (name, *given)
 
 
 def refuse_used(record: PoolRecord, *, repeated: bool, force: bool) -> None:

@@ -44,7 +44,8 @@ class Backing(msgspec.Struct, frozen=True, kw_only=True):
                 raise PoolUnusable(
                     f"the pool's file {self.path} is gone",
                     hint="put it back; if it is lost for good, so is what was in it: "
-                    f"rm {Path(self.path).parent / RECORD}, holdfast pool create --force, and process the images again",
+                    f"rm {Path(self.path).parent / RECORD}, holdfast pool create --force --size SIZE, and process the "
+                    "images again",
                 )
             node = loops.attach(Path(self.path))
             if disk_at(node).size < os.path.getsize(self.path) // SECTOR * SECTOR:
@@ -68,7 +69,10 @@ class Backing(msgspec.Struct, frozen=True, kw_only=True):
         """How much more a file of which so much is used can hold, by the file system it is in; None of a disk."""
         if not self.is_file:
             return None
-        file, system = os.stat(self.path), os.statvfs(self.path)
+        try:
+            file, system = os.stat(self.path), os.statvfs(self.path)
+        except FileNotFoundError:
+            return 0
         return system.f_bavail * system.f_frsize + max(0, file.st_blocks * 512 - used)
 
 
@@ -105,9 +109,19 @@ def read_record(root: Path) -> PoolRecord | None:
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(raw, type=PoolRecord)
+        record = msgspec.json.decode(raw, type=PoolRecord)
+        moved = {part: _moved(root, getattr(record, part)) for part in ("metadata", "data")}
+        return msgspec.structs.replace(record, **moved)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PoolUnusable(f"{root / RECORD} cannot be read: {error}", hint="restore it from a backup") from error
+
+
+def _moved(root: Path, backing: Backing) -> Backing:
+    """A file that lies beside the record now, and not where it was: the place was moved as a whole."""
+    beside = str(root / Path(backing.path).name)
+    if not backing.is_file or os.path.lexists(backing.path) or not os.path.isfile(beside):
+        return backing
+    return msgspec.structs.replace(backing, path=beside)
 
 
 def write_record(root: Path, record: PoolRecord) -> None:
@@ -183,25 +197,6 @@ def is_blank(node: str) -> bool:
     """Is there nothing at its beginning and end, where file systems, partitions and pools say what they are?"""
     end = disk_at(node).size - LOOKED_AT
     return not any(_read(node, LOOKED_AT)) and not (end > 0 and any(_read(node, LOOKED_AT, end)))
-
-
-def refuse_in_use(path: str) -> None:
-    """Raise PoolUnusable if the kernel, another pool or a file system has a block device for itself."""
-    try:
-        # With O_EXCL, and without O_CREAT, a block device is opened only if nobody has it for himself.
-        os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        raise PoolUnusable(
-            f"{path} is in use: mounted, or a part of another pool or volume",
-            hint="see by what: lsblk, dmsetup ls --tree; nothing was changed",
-        ) from error
-    others = loops.also_showing(path)
-    if others:
-        raise PoolUnusable(
-            f"{path} shows the same file as {' and '.join(others)}", hint=f"losetup --detach {others[0]}, if unused"
-        )
 
 
 def wipe_superblock(node: str) -> None:

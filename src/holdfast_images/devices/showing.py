@@ -17,11 +17,12 @@ from pathlib import Path
 from holdfast_images.devices.commands import log
 from holdfast_images.devices.disks import takes_discards
 from holdfast_images.devices.dm_control import NODES, Info, MapperError, patiently
-from holdfast_images.devices.dm_table import thin_target
+from holdfast_images.devices.dm_table import shown_thin, thin_target
 from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.locking import DIRECTORY
 from holdfast_images.devices.mounting import holders_of, make_private, mount_device, mounts, unmount_point
 from holdfast_images.devices.process_marks import is_alive, this_process
+from holdfast_images.devices.protocol import Kind
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 
@@ -67,8 +68,9 @@ class Showing:
         info = self._named(identity)
         if info is None or not info.has_table:
             return None
-        if wrong := self._wrong_table(identity):
-            raise DeviceLost(f"{identity.name} is shown as '{wrong}', and not as it was recorded", hint=AGAIN)
+        if wrong := self._wrong_table(identity, info):
+            hint = f"holdfast snapshot activate {identity.name}" if identity.kind is Kind.SNAPSHOT else AGAIN
+            raise DeviceLost(f"{identity.name} is shown as '{wrong}', and not as it was recorded", hint=hint)
         return info
 
     def is_reachable(self, info: Info) -> bool:
@@ -93,7 +95,7 @@ class Showing:
         if info is None:
             self._create(identity.name, self._uuid(identity), identity)
             return str(NODES / identity.name)
-        if wrong := self._wrong_table(identity):
+        if wrong := self._wrong_table(identity, info):
             self._put_right(identity, info, wrong)
         elif info.suspended:
             self._mapper.resume(identity.name)
@@ -110,28 +112,32 @@ class Showing:
             )
         return info
 
-    def _wrong_table(self, identity: Identity) -> str:
+    def _wrong_table(self, identity: Identity, info: Info) -> str:
         """What is shown under its name instead of it; empty if it is right."""
         targets = self._mapper.table(identity.name)
         wanted = thin_target(self._pool.numbers, identity.id, identity.size)
         # A table of another length would cut the file system off, or show what is not in it.
-        return "" if targets == [wanted] else "; ".join(map(str, targets)) or "nothing"
+        if targets != [wanted]:
+            return "; ".join(map(str, targets)) or "nothing"
+        return f"{wanted}, read-only" if info.read_only else ""
 
     def _put_right(self, identity: Identity, info: Info, wrong: str) -> None:
         """Give it its table again. Nobody is deprived of anything: errors (dmsetup wipe_table), or nobody is there."""
-        errors = all(target.kind == "error" for target in self._mapper.table(identity.name))
-        if info.open_count and not errors:
+        target = thin_target(self._pool.numbers, identity.id, identity.size)
+        targets = self._mapper.table(identity.name)
+        errors = all(each.kind == "error" for each in targets)
+        if info.open_count and not errors and targets != [target]:
             raise DeviceBusy(
                 f"{identity.name} is shown as '{wrong}' and open: {holders_of(info.numbers)}",
                 hint="close it: then it is put right",
             )
         log.warning("%s was shown as '%s', and is put right", identity.name, wrong)
-        target = thin_target(self._pool.numbers, identity.id, identity.size)
         try:
             self._mapper.load(identity.name, target)
         except MapperError as error:
             raise self._meaning(error, identity.name, identity) from error
-        self._mapper.resume(identity.name)
+        # A file system on it could not write through errors what it was asked for, and would not let go.
+        self._mapper.resume(identity.name, at_once=errors)
 
     def hide(self, identity: Identity) -> None:
         """Nothing happens if it is not shown, by whatever name. Raises DeviceBusy while it is open."""
@@ -163,16 +169,21 @@ class Showing:
             except MapperError:
                 continue  # taken away meanwhile
             for target in targets:
-                pool, _, number = target.text.partition(" ")
-                ours = target.kind == "thin" and pool == self._pool.numbers and number.isdecimal()
-                if ours and int(number) in recorded:
-                    yield name, recorded[int(number)]
+                shown = shown_thin(target, self._pool.numbers)
+                if shown is not None and shown in recorded:
+                    yield name, recorded[shown]
 
     def wrong(self, info: Info, identity: Identity | None) -> str:
         """How a device that is shown differs from its record; empty if it does not, or has none."""
         if identity is None or not info.has_table or info.uuid != self._uuid(identity):
             return ""
-        return self._wrong_table(identity)
+        return self._wrong_table(identity, info)
+
+    def renamed(self, info: Info, recorded: Mapping[int, str]) -> str:
+        """The name of a recorded device that is shown by another name than its own; empty if it is not one."""
+        number = info.uuid.removeprefix(self._prefix)
+        name = recorded.get(int(number), "") if number.isdecimal() else ""
+        return name if name != info.name else ""
 
     def busy(self, name: str, identity: Identity | None) -> bool:
         """Has anybody open what is shown by this name, or as this device?"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,13 +28,14 @@ from holdfast_images.devices.dm_table import (
     ThinPoolTable,
     parse_thin_pool_status,
     parse_thin_pool_table,
+    shown_thin,
     thin_pool_target,
     thin_target,
     valid_thin_id,
 )
-from holdfast_images.devices.pool_files import grow_files, refuse_cut_off, refuse_replaced
+from holdfast_images.devices.pool_files import WrongFile, grow_files, refuse_cut_off, wrong_files
 from holdfast_images.devices.pool_health import METADATA_BLOCK, blocks_of, judge_pool, lacks_metadata, unusable
-from holdfast_images.devices.pool_making import new_record, refuse_used
+from holdfast_images.devices.pool_making import is_begun, new_record, refuse_used
 from holdfast_images.devices.pool_record import (
     PoolRecord,
     alone,
@@ -92,6 +93,11 @@ class ThinPool:
             if there is not None and there.ready:
                 raise PoolUnusable(f"there is a pool at {root}: {there.name}", hint="pool status, pool extend")
             mapper = DeviceMapper()  # before any file is made: without one there will be no pool
+            if there is not None and not is_begun(there, name, size, metadata, data):
+                # What came to nothing, for its disks were too small or in use, does not decide over what comes after.
+                if (begun := mapper.find(cls(root, there, mapper).uuid)) is not None:
+                    mapper.remove(begun.name)
+                there = None
             record = there or new_record(root, name, size, metadata, data, low_water_bytes)
             pool = cls(root, record, mapper)
             if pool.mapper.info(record.name) is None:
@@ -252,7 +258,16 @@ class ThinPool:
         """How much of it is left."""
         status = self.status()
         used = status.used_data_blocks * self.record.block_sectors * SECTOR
-        return judge_pool(status, self.record, self.record.data.room_below(used))
+        wrong = next(self._wrong_files(status), None)
+        return judge_pool(status, self.record, self.record.data.room_below(used), wrong.error if wrong else None)
+
+    def wrong_files(self) -> list[WrongFile]:
+        """What it lies on that was removed, replaced or cut off while it is in use."""
+        return list(self._wrong_files(self.status()))
+
+    def _wrong_files(self, status: ThinPoolStatus) -> Iterator[WrongFile]:
+        if self.record.metadata.is_file:
+            yield from wrong_files(self.record, self.table(), status)
 
     def holds(self, thin_id: int) -> bool:
         """Is there a device of this id? Nothing is shown, and nothing changed."""
@@ -273,7 +288,8 @@ class ThinPool:
         Raises PoolUnusable if no copy can be made, as in a pool that is read-only.
         Crash: the copy stays, and the next call replaces it.
         """
-        self.status()  # which puts it to use, if it is not
+        for wrong in self._wrong_files(self.status()):  # which puts it to use, if it is not
+            raise wrong.error
         try:
             with alone(self._root):
                 return self._listed()
@@ -349,13 +365,15 @@ class ThinPool:
         status = self.status()
         if status.mode is Mode.FAIL or status.mode is Mode.READ_ONLY or status.needs_check:
             raise unusable(self.record.name, status)
+        for wrong in self._wrong_files(status):
+            raise wrong.error
 
     def names_of(self, thin_id: int) -> list[str]:
         """Every mapped device that shows this one, whoever has made it."""
-        found, wanted = [], f"{self.numbers} {thin_id}"
+        found, pool = [], self.numbers
         for name in self.mapper.names():
             try:
-                found += [name for target in self.mapper.table(name) if (target.kind, target.text) == ("thin", wanted)]
+                found += [name for target in self.mapper.table(name) if shown_thin(target, pool) == thin_id]
             except MapperError:
                 continue  # taken away meanwhile
         return found
@@ -387,7 +405,8 @@ class ThinPool:
         status = self.status()
         if status.needs_check or status.mode is Mode.FAIL:
             raise unusable(self.record.name, status)
-        refuse_replaced(self.record, self.table())
+        for wrong in self._wrong_files(status):
+            raise wrong.error
         with alone(self._root):
             self._extend(status, size)
         self.refuse_unwritable()

@@ -50,6 +50,11 @@ def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
 def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
     """Hand off if the snapshot is there, in use and taken of this device; else the row is set inactive."""
     request = run.request
+    if request.pool_name:
+        raise InvalidName(
+            f"pool {request.pool_name[:200]!r} cannot be chosen for a snapshot",
+            hint="leave pool_name empty: a snapshot is made where its image is",
+        )
     row, lost = look_for_snapshot(shop, request)
     if row is not None and not lost:
         path = str(shop.devices.path_of(row.snapshot_name))
@@ -69,11 +74,6 @@ def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
 def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
     """A snapshot of the sealed device, under an id that is reserved first."""
     request, name = run.request, snapshot_name_of(run.request)
-    if request.pool_name:
-        raise InvalidName(
-            f"pool {request.pool_name[:200]!r} cannot be chosen for a snapshot",
-            hint="leave pool_name empty: a snapshot is made where its image is",
-        )
     origin = _origin(shop, request)
     taken: set[int] = set()
     for _ in range(COLLISIONS):

@@ -43,7 +43,8 @@ from holdfast_images.flows.objects import keys_of
 from holdfast_images.flows.replacement import refuse_update
 from holdfast_images.flows.steering import aborting, holds_image, lock_image, owner_of, unlock_image
 from holdfast_images.flows.time_limit import OutOfTime, TimeLimit
-from holdfast_images.flows.workshop import WARNINGS_KEPT, Workshop
+from holdfast_images.flows.warned import most_telling, warnings_of_unpacking
+from holdfast_images.flows.workshop import Workshop
 from holdfast_images.model import file_name, incoming_name
 from holdfast_images.source.fetching import fetch
 from holdfast_images.source.hashing import fingerprint_of, hash_file
@@ -284,7 +285,9 @@ def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
         _refuse(shop, run, report)
     response.fingerprint = fingerprint
     response.entries, response.total_bytes = report.entries, report.total_bytes
-    response.warnings = report.findings[:WARNINGS_KEPT]
+    recorded = shop.catalog.get_verification(run.request.image_id)
+    of_device = warnings_of_unpacking(recorded, response.checksum)
+    response.warnings = most_telling((*of_device, *report.findings))
     return response
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from pathlib import Path
 
+from holdfast_images.archive.entry import Finding, Severity
+from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 
 ROOT = "rootfs"
@@ -15,8 +16,11 @@ CRITICAL = ("etc", "usr")
 LINKS_FOLLOWED = 40
 
 
-def refuse_bad_layout(content: Path, log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-    """Raise ImageRefused unless there is a root file system whose critical directories only their owners write to."""
+def judge_layout(content: Path) -> tuple[Finding, ...]:
+    """What the root file system lacks; ImageRefused unless only their owners write to its critical directories.
+
+    A distribution without /usr and programs without /etc exist: they are told of, and taken.
+    """
     if not _is_directory(content / ROOT):
         raise ImageRefused(
             "LAYOUT_NO_ROOTFS",
@@ -24,14 +28,21 @@ def refuse_bad_layout(content: Path, log: logging.Logger | logging.LoggerAdapter
             entry=ROOT,
             hint="archive the root file system below rootfs/, or as an OCI layout",
         )
-    for name in EXPECTED:
-        # A distribution without /usr and programs without /etc exist: they are told of, and taken.
-        if not os.path.lexists(content / ROOT / name):
-            log.warning("the image has no rootfs/%s", name)
     for name in CRITICAL:
         path = _inside(content / ROOT, name)
         if path is not None and path.lstat().st_mode & stat.S_IWOTH:
             raise ImageRefused("LAYOUT_WORLD_WRITABLE", f"anybody may write to rootfs/{name}", entry=f"{ROOT}/{name}")
+    return tuple(_missing(name) for name in EXPECTED if not os.path.lexists(content / ROOT / name))
+
+
+def _missing(name: str) -> Finding:
+    return Finding(
+        code=Reason.LAYOUT_INCOMPLETE,
+        severity=Severity.WARNING,
+        path=f"{ROOT}/{name}",
+        offset=None,
+        detail=f"the image has no {ROOT}/{name}",
+    )
 
 
 def _inside(root: Path, name: str) -> Path | None:

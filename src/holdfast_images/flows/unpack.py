@@ -37,7 +37,7 @@ from holdfast_images.errors import (
 )
 from holdfast_images.flows import retries
 from holdfast_images.flows.finished import device_response, is_content_of, look_for_device
-from holdfast_images.flows.layout import refuse_bad_layout
+from holdfast_images.flows.layout import judge_layout
 from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
 from holdfast_images.flows.replacement import discard_update, refuse_update
 from holdfast_images.flows.steering import (
@@ -50,7 +50,8 @@ from holdfast_images.flows.steering import (
     release_unused,
     unlock_image,
 )
-from holdfast_images.flows.workshop import WARNINGS_KEPT, Workshop, device_of, recorded_device, uuid_of
+from holdfast_images.flows.warned import most_telling
+from holdfast_images.flows.workshop import Workshop, device_of, recorded_device, uuid_of
 from holdfast_images.model import device_id_candidates, device_name
 from holdfast_images.source.hashing import fingerprint_of, hash_file
 
@@ -265,7 +266,7 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
         raise
     response.size_bytes = extracted.total_bytes
     response.file_count = extracted.file_count
-    response.warnings = extracted.warnings[:WARNINGS_KEPT]
+    response.warnings = most_telling(extracted.warnings)
     return response
 
 
@@ -313,15 +314,19 @@ def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
         )
 
 
-def verify_layout(shop: Workshop, run: UnpackRun) -> None:
+def verify_layout(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     """The device holds a root file system that nobody else may write to; then it is sealed."""
-    device = _device(run)
+    device, response = _device(run), run.response
     content = _mounted(shop, run, device)
     with _remembering_refusals(shop, run):
-        refuse_bad_layout(content, run.log)
+        lacking = judge_layout(content)
+    for finding in lacking:
+        run.log.warning("image %s: %s", run.request.image_id, finding.detail)
+    response.warnings = most_telling((*lacking, *response.warnings))
     # Sealing syncs and reads through the whole device: too slow for the transaction of update-db.
     with run.effect("seal"):
         shop.devices.seal(device)
+    return response
 
 
 def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse:
@@ -348,6 +353,9 @@ def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse
         tx=tx,
     )
     shop.catalog.replace_device_id(request.image_id, int(response.device_id), _uuid(request), tx=tx)
+    # Extracting has found all that judging the archive has, by the same rules.
+    warnings = msgspec.json.encode(response.warnings).decode()
+    shop.catalog.note_warnings(request.image_id, request.checksum, warnings, tx=tx)
     shop.catalog.forget_refusal(request.image_id, policy=request.judging.policy, checksum=request.checksum, tx=tx)
     shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
     response.unpacked = True

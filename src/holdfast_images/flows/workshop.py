@@ -16,7 +16,7 @@ from holdfast_images.model import device_name, device_number, ext4_uuid, file_na
 from holdfast_images.source.settings import SourceSettings
 
 WARNINGS_KEPT = 20
-"""In the response of a job; how many there are, `holdfast inspect` tells."""
+"""In the response of a job and in the catalog; how many there are, `holdfast inspect` tells."""
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from holdfast_images.errors import AccessDenied
 from holdfast_images.source.profiles import Profile, chosen_profile, profile_of
 from holdfast_images.source.settings import Credentials, Secret, SourceSettings
 from holdfast_images.source.token_services import (
+    Sts,
     assume_role,
     assume_role_with_web_identity,
     container_credentials,
@@ -25,8 +26,7 @@ class Keychain:
 
     def __init__(self, settings: SourceSettings, environment: Mapping[str, str], region: str) -> None:
         self._settings = settings
-        self._environment = environment
-        self._region = region
+        self._sts = Sts(environment=environment, region=region, allow_http=settings.allow_http)
         self._lock = threading.Lock()
         self._found: Credentials | None = None
 
@@ -35,16 +35,17 @@ class Keychain:
         with self._lock:
             known = self._found
             if known is None or (known.expires_at is not None and known.expires_at - RENEWED_BEFORE < now):
-                known = self._found = self._settings.credentials or _find(self._environment, self._region, where)
+                known = self._found = self._settings.credentials or _find(self._sts, where)
             return known
 
 
-def _find(environment: Mapping[str, str], region: str, where: str) -> Credentials:
+def _find(sts: Sts, where: str) -> Credentials:
+    environment = sts.environment
     profile = chosen_profile(environment)
     found = (
         _of_environment(environment)
-        or _of_web_identity(environment, region)
-        or (profile and _of_profile(profile, environment, region))
+        or _of_web_identity(sts)
+        or (profile and _of_profile(profile, sts))
         or container_credentials(environment)
         or instance_credentials(environment)
     )
@@ -66,25 +67,23 @@ def _of_environment(environment: Mapping[str, str]) -> Credentials | None:
     )
 
 
-def _of_web_identity(environment: Mapping[str, str], region: str) -> Credentials | None:
-    file, role = environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"), environment.get("AWS_ROLE_ARN")
+def _of_web_identity(sts: Sts) -> Credentials | None:
+    file, role = sts.environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"), sts.environment.get("AWS_ROLE_ARN")
     if not file:
         return None
     if not role:
         raise AccessDenied("AWS_WEB_IDENTITY_TOKEN_FILE is set, and AWS_ROLE_ARN is not", hint="set both, or neither")
-    session = environment.get("AWS_ROLE_SESSION_NAME")
-    return assume_role_with_web_identity(role, file, session, region=region, environment=environment)
+    return assume_role_with_web_identity(role, file, sts.environment.get("AWS_ROLE_SESSION_NAME"), sts=sts)
 
 
-def _of_profile(profile: Profile, environment: Mapping[str, str], region: str, depth: int = 1) -> Credentials | None:
+def _of_profile(profile: Profile, sts: Sts, depth: int = 1) -> Credentials | None:
     profile.refuse_what_is_not_done()
     role, session = profile.get("role_arn"), profile.get("role_session_name")
     if role is not None:
         if (file := profile.get("web_identity_token_file")) is not None:
-            return assume_role_with_web_identity(role, file, session, region=region, environment=environment)
-        keys = _source_of_role(profile, environment, region, depth)
-        external = profile.get("external_id")
-        return assume_role(role, keys, session, external, region=region, environment=environment)
+            return assume_role_with_web_identity(role, file, session, sts=sts)
+        keys = _source_of_role(profile, sts, depth)
+        return assume_role(role, keys, session, profile.get("external_id"), sts=sts)
     return _static(
         profile.get("aws_access_key_id"),
         profile.get("aws_secret_access_key"),
@@ -93,8 +92,9 @@ def _of_profile(profile: Profile, environment: Mapping[str, str], region: str, d
     )
 
 
-def _source_of_role(profile: Profile, environment: Mapping[str, str], region: str, depth: int) -> Credentials:
+def _source_of_role(profile: Profile, sts: Sts, depth: int) -> Credentials:
     """The keys by which a profile takes its role."""
+    environment = sts.environment
     found: Credentials | None = None
     source = profile.get("source_profile")
     if source is not None and depth < _LONGEST_CHAIN:
@@ -102,7 +102,7 @@ def _source_of_role(profile: Profile, environment: Mapping[str, str], region: st
         given = profile_of(source, environment)
         if source == profile.name:
             given = Profile(source, {name: value for name, value in given.values.items() if name != "role_arn"})
-        found = _of_profile(given, environment, region, depth + 1)
+        found = _of_profile(given, sts, depth + 1)
     else:
         match (profile.get("credential_source") or "").lower():
             case "environment":

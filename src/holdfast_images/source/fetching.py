@@ -139,9 +139,10 @@ def _fetch_rest(order: _Order, partial: Partial, begun: _Begun) -> Fetched:
     def note(count: int) -> None:
         nonlocal done
         done += count
-        if head.ranged and head.size is not None and head.etag is not None:
+        answer = transfer.answered  # a cut may be noticed before anybody has asked for the answer
+        if answer is not None and answer.ranged and answer.size is not None and answer.etag is not None:
             sha256 = digest.copy().hexdigest()
-            partial.record(Kept(origin=order.origin, etag=head.etag, size=head.size, count=done, sha256=sha256))
+            partial.record(Kept(origin=order.origin, etag=answer.etag, size=answer.size, count=done, sha256=sha256))
 
     try:
         with transfer:
@@ -161,7 +162,7 @@ def _fetch_rest(order: _Order, partial: Partial, begun: _Begun) -> Fetched:
         if partial.is_kept and (more := transfer.written_from(done)):
             hash_range(partial.descriptor, digest, done, done + more)
             note(more)
-            order.on_progress(done, head.size)
+            order.on_progress(done, transfer.answered.size if transfer.answered is not None else None)
     _refuse_size(location, done, order.limit)
     checksum = digest.hexdigest()
     if order.sha256 is not None and checksum != order.sha256:

@@ -10,9 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+import msgspec
 
 from holdfast_images.errors import AccessDenied, SourceUnavailable
 from holdfast_images.source.locations import is_this_host
@@ -36,9 +39,30 @@ _XML = {
 }
 
 
-def assume_role_with_web_identity(
-    role: str, token_file: str, session: str | None, *, region: str, environment: Mapping[str, str]
-) -> Credentials:
+class Sts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where roles are asked for, and what the environment says besides."""
+
+    environment: Mapping[str, str]
+    region: str
+    allow_http: bool = False
+    """Plain http to other hosts than this one, as for images: who takes a role by a token shows it to STS."""
+
+    @property
+    def url(self) -> str:
+        """AccessDenied if it is plain http that is not allowed."""
+        own = self.environment.get("AWS_ENDPOINT_URL_STS") or self.environment.get("AWS_ENDPOINT_URL")
+        domain = "amazonaws.com.cn" if self.region.startswith("cn-") else "amazonaws.com"
+        url = (own or f"https://sts.{self.region}.{domain}").rstrip("/")
+        parts = urlsplit(url)
+        if parts.scheme == "http" and not (self.allow_http or is_this_host(parts.hostname or "")):
+            raise AccessDenied(
+                f"roles are not asked for in clear at {parts.hostname}: plain http is for this host only",
+                hint="begin AWS_ENDPOINT_URL_STS with https://, or set allow_http",
+            )
+        return url
+
+
+def assume_role_with_web_identity(role: str, token_file: str, session: str | None, *, sts: Sts) -> Credentials:
     """The keys of a role for whoever has this token."""
     try:
         token = Path(token_file).expanduser().read_text(encoding="utf-8").strip()
@@ -55,34 +79,25 @@ def assume_role_with_web_identity(
         "RoleSessionName": session or _SESSION,
         "WebIdentityToken": token,
     }
-    url = sts_url(region, environment)
-    return _of_sts(role, url, environment, body=urlencode(fields).encode())
+    return _of_sts(role, sts.url, sts.environment, body=urlencode(fields).encode())
 
 
-def assume_role(
-    role: str,
-    keys: Credentials,
-    session: str | None,
-    external_id: str | None,
-    *,
-    region: str,
-    environment: Mapping[str, str],
-) -> Credentials:
+def assume_role(role: str, keys: Credentials, session: str | None, external_id: str | None, *, sts: Sts) -> Credentials:
     """The keys of a role for whoever has these keys."""
     fields = {"Action": "AssumeRole", "Version": "2011-06-15", "RoleArn": role, "RoleSessionName": session or _SESSION}
     if external_id:
         fields["ExternalId"] = external_id
     url = signed(
-        f"{sts_url(region, environment)}/",
+        f"{sts.url}/",
         keys,
-        region=region,
+        region=sts.region,
         now=time.time(),
         seconds=SIGNED_SECONDS,
         service="sts",
         parameters=fields,
         payload=EMPTY,
     )
-    return _of_sts(role, url, environment)
+    return _of_sts(role, url, sts.environment)
 
 
 def container_credentials(environment: Mapping[str, str]) -> Credentials | None:
@@ -123,16 +138,9 @@ def instance_credentials(environment: Mapping[str, str]) -> Credentials | None:
         if not name:
             return None
         answer = _instance_answer(_request(roles + name, headers))
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return None  # nobody is there, or knows of a role: this is no such machine
     return _of_json(answer, "the instance's metadata")
-
-
-def sts_url(region: str, environment: Mapping[str, str]) -> str:
-    """Where roles are asked for."""
-    own = environment.get("AWS_ENDPOINT_URL_STS") or environment.get("AWS_ENDPOINT_URL")
-    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return (own or f"https://sts.{region}.{domain}").rstrip("/")
 
 
 # --- asking -------------------------------------------------------------------------------------------------------
@@ -146,8 +154,15 @@ def _request(
     return urllib.request.Request(url, data=body, headers=dict(headers), method=method)  # noqa: S310 - see above
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Whoever gives keys does so himself: what proves who asks is shown to nobody else."""
+
+    def redirect_request(self, *_: object) -> None:
+        """A redirect is told as the status that it is."""
+
+
 def _instance_answer(request: urllib.request.Request) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
     with opener.open(request, timeout=_INSTANCE_SECONDS) as response:
         return bytes(response.read(_MOST_BYTES))
 
@@ -161,6 +176,7 @@ def _of_sts(role: str, url: str, environment: Mapping[str, str], body: bytes | N
 def _ask(request: urllib.request.Request, environment: Mapping[str, str], what: str, *, proxied: bool = True) -> bytes:
     handlers: list[urllib.request.BaseHandler] = [
         urllib.request.HTTPSHandler(context=tls_context(environment, aws=True)),
+        _NoRedirects(),
     ]
     if not proxied or is_this_host(urlsplit(request.full_url).hostname or ""):
         handlers.append(urllib.request.ProxyHandler({}))
@@ -179,6 +195,8 @@ def _ask(request: urllib.request.Request, environment: Mapping[str, str], what: 
         if isinstance(cause, ssl.SSLError):
             raise tls_failure(cause, what, environment, aws=True, connecting=True) from None
         raise SourceUnavailable(f"{what} cannot be asked for: {cause}") from None
+    except HTTPException as error:
+        raise SourceUnavailable(f"{what} cannot be asked for: what answers speaks no HTTP: {error}") from None
 
 
 def _of_json(answer: bytes, who: str) -> Credentials:

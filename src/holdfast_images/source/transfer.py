@@ -138,6 +138,11 @@ class Transfer:
             end += piece.count
         return end + self._parts.get(end, 0) - position
 
+    @property
+    def answered(self) -> Answer | None:
+        """What the first answer says of the object, if one has come, whatever failed after it."""
+        return self._head
+
     def head(self, tick: Callable[[], None]) -> Answer:
         """What the first answer says of the object. `tick` is called while waiting, and may raise."""
         self._wait_for(lambda: self._head is not None, tick)

@@ -78,9 +78,12 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
 def collect_garbage(shop: Workshop, engine: Engine, *, dry_run: bool, refusals_older_than: float | None) -> Collection:
     """Plan, and unless it is a dry run carry it out. Crash: as in collect."""
-    leftovers = plan(gather(shop, engine), refusals_older_than=refusals_older_than)
-    actions = (*leftovers, *plan_rows(shop))
-    return Collection(actions=actions, done=() if dry_run else tuple(collect(shop, engine, actions)))
+    # What is left over is told by the rows: they are put right first.
+    rows = plan_rows(shop)
+    done = collect(shop, engine, rows) if rows and not dry_run else []
+    rest = plan(gather(shop, engine), refusals_older_than=refusals_older_than)
+    done += [] if dry_run else collect(shop, engine, rest)
+    return Collection(actions=(*rows, *rest), done=tuple(done))
 
 
 # --- the plan: pure -------------------------------------------------------------------------------------------
@@ -168,10 +171,12 @@ def _reservations(facts: Facts) -> Iterator[Action]:
 
 
 def _files(facts: Facts) -> Iterator[Action]:
+    # A file that was unpacked was verified, whatever its row says of the download: the row is to be put right by it.
+    unpacked = {row.image_id for row in facts.unpacked}
     recorded = {
         recorded_file_name(row.image_id, row.checksum or "", row.local_path)
         for row in facts.images
-        if row.download_status == "completed"
+        if row.download_status == "completed" or row.image_id in unpacked
     }
     recorded |= {file_name(row.image_id, row.checksum) for row in facts.updates}
     for file in facts.files:

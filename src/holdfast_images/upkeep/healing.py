@@ -1,6 +1,6 @@
 """Rows that say what is not so: put right where files, devices and the other rows tell how it is.
 
-`gc` and `repair` do it, and the flows for the image they are about. What cannot be told is left to a person.
+`gc` does it, and the flows for the image they are about. What cannot be told is left to a person.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ HOSTILE = archive(*ROOT, symlink(b"rootfs/etc/shadow", b"/etc/shadow"), member(b
 FIELDS = [
     *("image_id", "s3_key", "checksum", "size_bytes", "local_path"),
     *("device_id", "device_name", "device_path", "file_count"),
-    *("snapshot_id", "snapshot_name", "snapshot_path", "stages", "asked_at"),
+    *("snapshot_id", "snapshot_name", "snapshot_path", "stages", "asked_at", "warnings"),
 ]
 
 

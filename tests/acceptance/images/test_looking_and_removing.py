@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.images.driving import HONEST, HOSTILE, Gate, ImageHoldfast, ended
 
 
@@ -42,6 +44,17 @@ def test_an_image_is_shown_with_everything_about_it(processed: ImageHoldfast) ->
         "activate-image",
     }
     assert "policy strict" in processed.ok("image", "show", "demo")
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "[1]", '[{"code":1}]'])
+def test_an_image_is_shown_whatever_its_warnings_were_made(processed: ImageHoldfast, text: str) -> None:
+    processed.tamper(f"UPDATE image_verifications SET warnings = '{text}'")
+
+    assert processed.json("image", "show", "demo")["verification"]["warnings"] is None
+    assert "cannot be read: holdfast verify-system" in processed.ok("image", "show", "demo")
+    assert processed("verify-system").code == 7
+    assert processed("process-image", "--source", processed.source(), "--image-id", "demo").code == 0
+    assert processed.json("image", "show", "demo")["verification"]["warnings"] == []
 
 
 def test_an_unknown_image_is_not_found(processed: ImageHoldfast) -> None:

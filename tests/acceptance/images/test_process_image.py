@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.acceptance.driving import PATIENCE
-from tests.acceptance.images.driving import FIELDS, HONEST, HOSTILE, Gate, ImageHoldfast, ended
-from tests.support.images.archives import archive, member
+from tests.acceptance.images.driving import FIELDS, HONEST, HOSTILE, ROOT, Gate, ImageHoldfast, ended
+from tests.support.images.archives import archive, directory, member
 
 
 def outcomes(data: Any) -> dict[str, str]:
@@ -181,6 +181,49 @@ def test_the_policy_decides(holdfast: ImageHoldfast) -> None:
 
     assert strict.code == 3
     assert distro.code == 0
+
+
+# --- what is told of an image that is taken -------------------------------------------------------------------
+
+BARE = archive(directory(b"rootfs/"), directory(b"rootfs/usr/"), member(b"rootfs/usr/program", b"x"))
+
+
+def codes(data: Any) -> list[tuple[str, str]]:
+    return [(each["code"], each["path"]) for each in data["warnings"]]
+
+
+def test_an_image_that_lacks_what_is_expected_is_taken_and_told_of_every_time(holdfast: ImageHoldfast) -> None:
+    source = holdfast.source(BARE)
+    lacking = [("LAYOUT_INCOMPLETE", "rootfs/etc"), ("LAYOUT_INCOMPLETE", "rootfs/var")]
+
+    assert codes(holdfast.process(source, "--image-id", "bare")) == lacking
+    assert codes(holdfast.process(source, "--image-id", "bare")) == lacking
+    assert codes(holdfast.process(source, "--image-id", "bare", "--verify")) == lacking
+    assert codes(holdfast.json("image", "show", "bare")["verification"]) == lacking
+    told = holdfast("process-image", "--source", source, "--image-id", "bare").err
+    assert "warning: LAYOUT_INCOMPLETE at rootfs/etc and 1 more: the image has no rootfs/etc\n" in told
+
+
+def test_judging_an_image_by_other_rules_forgets_nothing_that_unpacking_has_told(holdfast: ImageHoldfast) -> None:
+    source = holdfast.source(BARE)
+    before = holdfast.process(source, "--policy", "distro")
+    after = holdfast.process(source, "--policy", "strict")
+
+    assert outcomes(after)["download"] == "completed"
+    assert codes(after) == codes(before) != []
+
+
+def test_bits_that_are_stripped_are_told_in_one_line(holdfast: ImageHoldfast) -> None:
+    names = [b"rootfs/usr/su", b"rootfs/usr/sudo", b"rootfs/usr/mount"]
+    attributes = [member(b"rootfs/usr/%d" % each, b"", xattrs={b"user.x": b"1"}, form="pax") for each in range(30)]
+    source = holdfast.source(archive(*ROOT, *attributes, *(member(name, b"x", mode=0o4755) for name in names)))
+    words = ("process-image", "--source", source, "--policy", "distro", "--image-id", "x")
+    line = "warning: SETUID at rootfs/usr/su and 2 more: mode 4755: bits stripped (--keep-setuid keeps them)\n"
+
+    assert line in holdfast(*words).err
+    assert line in holdfast(*words).err
+    assert "SETUID" not in holdfast(*words, "--keep-setuid").err
+    assert "SETUID" not in holdfast(*words, "--keep-setuid").err
 
 
 # --- other failures -------------------------------------------------------------------------------------------

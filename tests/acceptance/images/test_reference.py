@@ -68,9 +68,7 @@ def test_the_reference_is_printed_on_request(
 def test_every_field_of_process_image_has_its_line() -> None:
     described = first_column(section("image-commands.md", "process-image"))
 
-    shown = [name for name in Processed.__struct_fields__ if name != "warnings"]  # image show tells of them
-
-    assert described == [*shown, *Stage.__struct_fields__]
+    assert described == [*Processed.__struct_fields__, *Stage.__struct_fields__]
 
 
 def test_every_field_of_inspect_and_gc_is_named() -> None:
@@ -157,8 +155,8 @@ def test_every_finding_has_its_line() -> None:
 
 
 def test_every_disagreement_between_the_parts_of_a_backend_has_its_line() -> None:
-    text = (SOURCE / "devices" / "comparing.py").read_text(encoding="utf-8")
-    codes = set(re.findall(r'_difference\(\s*"([a-z-]+)"', text))
+    texts = [(SOURCE / "devices" / name).read_text(encoding="utf-8") for name in ("comparing.py", "pool_files.py")]
+    codes = {code for text in texts for code in re.findall(r'(?:_difference|WrongFile)\(\s*"([a-z-]+)"', text)}
 
     assert set(first_column(section("image-findings.md", "Between the parts of a backend"))) == codes
 

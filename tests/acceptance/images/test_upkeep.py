@@ -167,3 +167,71 @@ def test_a_row_that_was_tampered_with_is_told(processed: ImageHoldfast, statemen
     processed.tamper(statement)
 
     assert code in codes(processed)
+
+
+BREAKING = {
+    "a download that is said to have failed": "UPDATE images SET download_status = 'failed'",
+    "a device that is said not to be verified": "UPDATE unpacked_images SET layout_verified = 0",
+    "an active image that is said not to be": "UPDATE images SET activation_status = 'inactive'",
+}
+
+
+@pytest.mark.parametrize("statement", BREAKING.values(), ids=BREAKING)
+def test_a_row_that_breaks_a_rule_is_put_right_by_what_is_there(processed: ImageHoldfast, statement: str) -> None:
+    before = processed.json("image", "show", "demo")
+    processed.tamper(statement)
+    dry = processed.json("gc", "--dry-run")
+    untouched = codes(processed)
+    done = processed.json("gc")
+    after = processed.json("image", "show", "demo")
+
+    assert [each["kind"] for each in dry["actions"]] == ["row"]
+    assert "catalog-rule" in untouched
+    assert (done["removed"], done["kept"]) == (1, [])
+    assert codes(processed, "--deep") == []
+    varying = {"updated_at", "activated_at"}
+    assert {k: v for k, v in before["image"].items() if k not in varying} == {
+        k: v for k, v in after["image"].items() if k not in varying
+    }
+    assert (before["device"]["layout_verified"], before["snapshots"][0]["active"]) == (
+        after["device"]["layout_verified"],
+        after["snapshots"][0]["active"],
+    )
+
+
+def test_a_row_that_only_a_person_can_put_right_stays_and_is_told(processed: ImageHoldfast) -> None:
+    """The device is not what was sealed, and snapshots refer to its row."""
+    device = processed.json("image", "show", "demo")["device"]
+    Path(device["device_path"], "rootfs/etc/intruder").write_text("x")
+    processed.tamper("UPDATE images SET download_status = 'failed'")
+    done = processed.json("gc")
+
+    assert done["actions"] == []
+    assert "catalog-rule" in codes(processed)
+    assert [each["snapshot_name"] for each in processed.json("snapshots")["snapshots"]] == ["snap-demo"]
+
+
+def test_a_row_of_a_device_that_is_not_whole_is_forgotten_if_nothing_hangs_on_it(processed: ImageHoldfast) -> None:
+    processed.ok("snapshot", "deactivate", "snap-demo", "--delete")
+    processed.tamper("DELETE FROM snapshots")
+    device = processed.json("image", "show", "demo")["device"]
+    Path(device["device_path"], "rootfs/etc/intruder").write_text("x")
+    processed.tamper("UPDATE images SET download_status = 'failed'")
+    done = processed.json("gc")
+
+    assert [each["kind"] for each in done["actions"]] == ["row", "device", "file"]
+    assert done["kept"] == []
+    assert codes(processed) == []
+    assert processed.left() == []
+
+
+def test_the_paths_of_a_state_that_was_moved_are_recorded_again(processed: ImageHoldfast) -> None:
+    processed.tamper("UPDATE images SET local_path = '/old/images/demo.tar'")
+    processed.tamper("UPDATE unpacked_images SET device_path = '/old/devices/x/content'")
+    processed.tamper("UPDATE snapshots SET device_path = '/old/devices/y/content'")
+    told = codes(processed)
+    done = processed.json("gc")
+
+    assert told == ["path-moved"] * 3
+    assert [each["kind"] for each in done["actions"]] == ["row"] * 3
+    assert codes(processed, "--deep") == []

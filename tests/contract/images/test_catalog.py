@@ -368,6 +368,17 @@ def test_a_verification_counts_for_its_content_only(catalog: Catalog) -> None:
     assert catalog.get_verification("img-1") is None
 
 
+def test_what_unpacking_tells_is_noted_for_its_content_only(catalog: Catalog) -> None:
+    store(catalog)
+    catalog.store_verification("img-1", "c" * 64, FINGERPRINT, policy="strict", warnings="[]")
+    catalog.note_warnings("img-1", "c" * 64, '[{"code":"W"}]')
+    catalog.note_warnings("img-1", "d" * 64, '[{"code":"other"}]')
+    found = catalog.get_verification("img-1")
+
+    assert found is not None
+    assert (found.policy, found.warnings) == ("strict", '[{"code":"W"}]')
+
+
 def test_a_refusal_is_forgotten_for_the_content_that_was_taken_after_all(catalog: Catalog) -> None:
     store(catalog)
     refused = ImageRefused("LAYOUT_NO_ROOTFS", "no rootfs")

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -222,7 +223,11 @@ def test_case_2_a_file_that_was_corrupted_meanwhile_is_removed_and_the_job_abort
     with pytest.raises(AssertionError, match="ChecksumMismatch"):
         command.run()
 
+    with sqlite3.connect(command.state / "holdfast.db") as database:
+        rows = database.execute("SELECT download_status FROM images").fetchall()
+
     assert not file.exists()
+    assert rows == [("failed",)]
     assert command.run()["stages"]["download"]["outcome"] == "completed"
 
 

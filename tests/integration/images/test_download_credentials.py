@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 
 from holdfast_images.errors import AccessDenied, SourceUnavailable
@@ -247,6 +248,83 @@ def test_a_container_is_not_asked_in_clear_elsewhere(
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/keys")
 
     assert "by https only" in str(refusal_of(web, tmp_path))
+
+
+def by_web_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sts: str) -> None:
+    (tmp_path / "token").write_text("proof")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts)
+
+
+def by_container(monkeypatch: pytest.MonkeyPatch, _tmp_path: Path, agent: str) -> None:
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{agent}/keys")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "pod")
+
+
+def by_instance(monkeypatch: pytest.MonkeyPatch, _tmp_path: Path, metadata: str) -> None:
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata)
+
+
+@pytest.mark.parametrize("asking", [by_web_identity, by_container, by_instance])
+def test_what_proves_who_asks_is_shown_to_nobody_that_a_redirect_names(
+    web: LyingServer,
+    tokens: TokenServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asking: Callable[[pytest.MonkeyPatch, Path, str], None],
+) -> None:
+    asking(monkeypatch, tmp_path, tokens.url)
+    with TokenServer().running() as other:
+        tokens.elsewhere = f"{other.url}/keys"
+        refusal_of(web, tmp_path)
+
+        assert tokens.asked
+        assert other.asked == []
+
+
+@pytest.mark.parametrize("asking", [by_web_identity, by_container])
+def test_who_gives_keys_and_speaks_no_http_is_named(
+    web: LyingServer,
+    tokens: TokenServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asking: Callable[[pytest.MonkeyPatch, Path, str], None],
+) -> None:
+    asking(monkeypatch, tmp_path, tokens.url)
+    tokens.raw = b"\x1b[2Jno such thing\r\n\r\n"
+
+    with pytest.raises(SourceUnavailable, match=r"(role .*|the container's agent) cannot be asked for") as caught:
+        scopes_of(web, tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def test_metadata_that_speak_no_http_give_no_role(
+    web: LyingServer, tokens: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_instance(monkeypatch, tmp_path, tokens.url)
+    tokens.raw = b"no such thing\r\n\r\n"
+
+    assert "this host has no role" in str(refusal_of(web, tmp_path))
+
+
+def test_sts_is_not_asked_in_clear_elsewhere(
+    web: LyingServer, aws_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_web_identity(monkeypatch, tmp_path, "http://sts.example.com")
+
+    assert "not asked for in clear at sts.example.com" in str(refusal_of(web, tmp_path))
+
+
+def test_sts_is_asked_in_clear_elsewhere_if_that_is_allowed(
+    web: LyingServer, aws_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_web_identity(monkeypatch, tmp_path, "http://sts.invalid")
+    location = S3Object(bucket="images", key="a.tar", endpoint=web.url)
+
+    with pytest.raises(SourceUnavailable, match="cannot be asked for"):
+        fetch(location, tmp_path / "x", limit=1, settings=msgspec.structs.replace(SETTINGS, allow_http=True))
 
 
 def test_an_instance_has_a_role(

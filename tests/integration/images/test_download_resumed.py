@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -117,8 +118,10 @@ def test_what_was_killed_goes_on_behind_the_bytes_that_are_there(web: LyingServe
     assert web.sent <= len(CONTENT) - counted + 1
 
 
-def test_a_failure_keeps_what_has_come(web: LyingServer, target: Path) -> None:
-    # So slow that not one range comes whole: what has come of it is kept, too.
+@pytest.mark.parametrize("pause", [0.0, 0.2], ids=["asking-at-once", "asking-late"])
+def test_a_failure_keeps_what_has_come(web: LyingServer, target: Path, pause: float) -> None:
+    # So slow that not one range comes whole: what has come of it is kept, too. Whoever asks late for the first answer
+    # finds that the connection was cut already.
     numbers = itertools.count()
 
     def cut(exchange: Exchange) -> None:
@@ -127,7 +130,7 @@ def test_a_failure_keeps_what_has_come(web: LyingServer, target: Path) -> None:
     web.lie = cut
     settings = msgspec.structs.replace(SETTINGS, tries=1)
     with pytest.raises(SourceUnavailable):
-        bring(web, target, settings=settings, connections=1)
+        bring(web, target, settings=settings, connections=1, check=lambda: time.sleep(pause))
     web.lie, web.sent = None, 0
     bring(web, target)
 

@@ -499,11 +499,11 @@ def test_the_same_key_from_elsewhere_is_not_taken_for_what_was_downloaded(
 def test_what_was_refused_when_it_was_unpacked_is_judged_again_if_asked_for(
     process: Process, shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(content: Path, log: object) -> None:
+    def refuse(content: Path) -> None:
         raise ImageRefused("LAYOUT_NO_ROOTFS", "by rules of an older version")
 
     with monkeypatch.context() as older:
-        older.setattr("holdfast_images.flows.unpack.refuse_bad_layout", refuse)
+        older.setattr("holdfast_images.flows.unpack.judge_layout", refuse)
         process()
     remembered, verified, taken = process(), process(verify=True), process()
 

@@ -118,6 +118,17 @@ def test_what_cannot_be_is_refused(engine: Engine, process: Process, flow: str, 
     assert "InvalidName" in ended(engine, flow, request_)
 
 
+def test_a_pool_is_not_chosen_for_a_snapshot_that_is_there_either(
+    engine: Engine, process: Process, shop: Workshop
+) -> None:
+    process()
+    row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
+    assert row is not None
+    request = ActivateRequest(image_id=IMAGE_ID, device_id=row.device_id, device_name=row.device_name, pool_name="x")
+
+    assert "InvalidName" in ended(engine, "activate-image", request)
+
+
 def test_only_what_was_verified_is_unpacked_whoever_asks(
     engine: Engine, process: Process, shop: Workshop, tmp_path: Path
 ) -> None:

@@ -19,7 +19,11 @@ class Exchange(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         self.server.asked.append((self.path, dict(self.headers.items())))
-        if parts.path == "/" and "Action" in parts.query:
+        if self.server.raw:
+            self.wfile.write(self.server.raw)
+        elif self.server.elsewhere:
+            self._say("", status=302)
+        elif parts.path == "/" and "Action" in parts.query:
             self._sts(parse_qs(parts.query))
         elif parts.path == "/latest/meta-data/iam/security-credentials/":
             self._say("host-role")
@@ -38,6 +42,12 @@ class Exchange(BaseHTTPRequestHandler):
         pass
 
     def _sts(self, fields: dict[str, list[str]]) -> None:
+        if self.server.raw:
+            self.wfile.write(self.server.raw)
+            return
+        if self.server.elsewhere:
+            self._say("", status=302)
+            return
         if self.server.refusal:
             self._say(f"<Error><Code>{self.server.refusal}</Code><Message>No.</Message></Error>", status=403)
             return
@@ -53,6 +63,8 @@ class Exchange(BaseHTTPRequestHandler):
     def _say(self, text: str, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(text.encode())))
+        if self.server.elsewhere:
+            self.send_header("Location", self.server.elsewhere)
         self.end_headers()
         self.wfile.write(text.encode())
 
@@ -66,6 +78,10 @@ class TokenServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Exchange)
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.refusal = ""
+        self.elsewhere = ""
+        """Where it redirects to, instead of answering."""
+        self.raw = b""
+        """What it says instead of HTTP."""
         self.lasts = 3600.0
 
     @property

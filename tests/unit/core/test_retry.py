@@ -127,6 +127,8 @@ def test_a_huge_number_of_tries_does_not_overflow() -> None:
         {"limits": {OSError: 1.5}},
         {"limits": {"OSError": 1}},
         {"limits": {int: 1}},
+        {"limits": 2},
+        {"limits": "OSError"},
     ],
 )
 def test_a_policy_out_of_range_is_refused_with_what_is_wrong(wrong: dict[str, Any]) -> None:

@@ -258,6 +258,11 @@ ON CONFLICT(host, image_id) DO UPDATE SET
     asked_at = excluded.asked_at,
     verified_at = CURRENT_TIMESTAMP;
 
+-- name: note_warnings
+-- Unpacking the content has told more of it.
+UPDATE {schema}.image_verifications SET warnings = :warnings
+WHERE host = :host AND image_id = :image_id AND checksum = :checksum;
+
 -- name: note_fingerprint
 -- The same content was read again.
 UPDATE {schema}.image_verifications SET

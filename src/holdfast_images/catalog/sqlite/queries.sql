@@ -253,6 +253,11 @@ ON CONFLICT(image_id) DO UPDATE SET
     asked_at = excluded.asked_at,
     verified_at = CURRENT_TIMESTAMP;
 
+-- name: note_warnings
+-- Unpacking the content has told more of it.
+UPDATE image_verifications SET warnings = :warnings
+WHERE image_id = :image_id AND checksum = :checksum;
+
 -- name: note_fingerprint
 -- The same content was read again.
 UPDATE image_verifications SET

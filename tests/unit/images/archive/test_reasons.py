@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import holdfast_images.archive
+import holdfast_images
 from holdfast_images.archive.reasons import Reason
 
 SOURCES = {
-    path.name: path.read_text(encoding="utf-8")
-    for path in Path(holdfast_images.archive.__file__).parent.glob("*.py")
+    path: path.read_text(encoding="utf-8")
+    for path in Path(holdfast_images.__file__).parent.rglob("*.py")
     if path.name != "reasons.py"
 }
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import ErrorRecord
+from holdfast_images.devices.dm_control import MapperError
 from holdfast_images.devices.dm_table import (
     LEAST_METADATA,
     MOST_METADATA,
@@ -18,10 +22,11 @@ from holdfast_images.devices.dm_table import (
     parse_thin_pool_status,
     parse_thin_pool_table,
     parse_thin_table,
+    shown_thin,
     thin_pool_target,
     thin_target,
 )
-from holdfast_images.errors import ImageError
+from holdfast_images.errors import ImageError, error_from
 
 USED = "4 120/2048 4711/16384 - rw discard_passdown error_if_no_space - 1024"
 
@@ -142,3 +147,31 @@ def test_metadata_are_neither_too_small_nor_more_than_the_kernel_uses(data: int)
 
     assert LEAST_METADATA <= size <= MOST_METADATA
     assert size == MOST_METADATA or size >= 48 * (data // 65536)
+
+
+def test_a_refusal_of_the_device_mapper_is_the_same_when_a_job_has_kept_it() -> None:
+    error = MapperError(errno.EIO, "dmsetup resume vm")
+    record = ErrorRecord(type="MapperError", message=str(error), facts=error.facts)
+    kept = error_from(record, "01")
+    bare = error_from(ErrorRecord(type="MapperError", message="said"), "01")
+
+    assert isinstance(kept, MapperError)
+    assert (str(kept), kept.code) == (str(error), errno.EIO)
+    assert str(bare) == "said"
+
+
+@pytest.mark.parametrize(
+    "target, shown",
+    [
+        (Target(0, 8, "thin", "254:0 7"), 7),
+        (Target(0, 8, "thin", "254:0 7 7:1"), 7),
+        (Target(0, 8, "thin", "254:1 7"), None),
+        (Target(0, 8, "linear", "254:0 7"), None),
+        (Target(0, 8, "thin", "254:0"), None),
+        (Target(0, 8, "error", ""), None),
+    ],
+)
+def test_what_a_table_shows_of_a_pool_is_known_with_an_origin_outside_of_it_too(
+    target: Target, shown: int | None
+) -> None:
+    assert shown_thin(target, "254:0") == shown

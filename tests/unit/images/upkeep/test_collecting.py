@@ -116,6 +116,12 @@ def test_a_file_that_no_row_and_no_job_knows_goes() -> None:
     assert planned(files=(File(name="a.tar", size=1),), images=(image(status="failed"),)) == [(Leftover.FILE, "a.tar")]
 
 
+def test_the_file_of_an_image_that_was_unpacked_stays_whatever_its_row_says() -> None:
+    files, found = (File(name="a.tar", size=1),), Found(name="thin-7", health=Health.HEALTHY, id=7)
+
+    assert planned(files=files, images=(image(status="failed"),), unpacked=(unpacked(),), found=(found,)) == []
+
+
 def test_the_file_of_an_unfinished_job_stays() -> None:
     assert planned(files=(File(name="a.tar", size=1),), work=(Work(job_id="j", image_id="a"),)) == []
 
