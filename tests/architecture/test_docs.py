@@ -11,9 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, get_args
 
 import click
+import msgspec
 import pytest
 
 import holdfast
@@ -26,6 +28,10 @@ from holdfast.core.records import JournalEntry
 from holdfast.store import messages
 from holdfast.store.sqlite.checking import expected_schema
 from holdfast.tables import OpenTables, TableSession
+from holdfast_images import ImageManager
+from holdfast_images import messages as image_messages
+from holdfast_images.locks import ImageLocks
+from holdfast_images.pool import ImagePool
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(holdfast.__file__).parent
@@ -267,6 +273,13 @@ def public(kind: type) -> set[str]:
     return {name for name in {**vars(kind), **getattr(kind, "__annotations__", {})} if not name.startswith("_")}
 
 
+def structs_of(module: ModuleType) -> list[str]:
+    """The records that a module defines itself."""
+    classes = [each for each in vars(module).values() if inspect.isclass(each) and issubclass(each, msgspec.Struct)]
+    return [each.__name__ for each in classes if each.__module__ == module.__name__]
+
+
+MANAGER_PAGE = DOCS / "reference" / "image-manager.md"
 FLOW_PAGE = DOCS / "reference" / "flow-definition.md"
 TABLES: Sequence[tuple[Path, str, Callable[[], Iterable[str]]]] = [
     (FLOW_PAGE, "Flow", lambda: parameters(Flow.__init__)),
@@ -281,6 +294,12 @@ TABLES: Sequence[tuple[Path, str, Callable[[], Iterable[str]]]] = [
     (DOCS / "reference" / "client.md", "Engine", lambda: public(Engine)),
     (DOCS / "reference" / "client.md", "Options of submit", lambda: parameters(Client.submit)),
     (DOCS / "reference" / "client.md", "Options of open", lambda: parameters(Engine.open)),
+    (MANAGER_PAGE, "ImageManager", lambda: public(ImageManager)),
+    (MANAGER_PAGE, "Options of open", lambda: parameters(ImageManager.open)),
+    (MANAGER_PAGE, "Options of request", lambda: parameters(ImageManager.request)),
+    (MANAGER_PAGE, "Pool", lambda: public(ImagePool)),
+    (MANAGER_PAGE, "Locks", lambda: public(ImageLocks)),
+    (MANAGER_PAGE, "Answers", lambda: structs_of(image_messages)),
     (DOCS / "how-to" / "tune.md", "Settings of a worker", lambda: WorkerSettings.__struct_fields__),
     (DOCS / "reference" / "outcomes.md", "End codes", lambda: [code.value for code in EndCode]),
     (DOCS / "reference" / "states.md", "Reasons given by explain", lambda: [code.value for code in ReasonCode]),

@@ -15,7 +15,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 # Put together here, so that this file does not break its own rules.
 OUTSIDE = "../" + "shared"
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME)\b")
-VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 ASSERTING_CALLS = re.compile(r"^(assert|expect|check|raises|warns|fail|run_state_machine_as_test)")
 
 

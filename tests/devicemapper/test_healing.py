@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_images.app import Images
+from holdfast_images import ImageManager
+from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.devices import loops
 from holdfast_images.devices.commands import CommandFailed, run
 from holdfast_images.devices.crash_points import set_hook
@@ -21,10 +22,9 @@ from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, NoSpace, Permanent, PoolUnusable
-from holdfast_images.opening import open_devices
+from holdfast_images.host import open_devices
 from holdfast_images.settings import Backend, Settings
-from holdfast_images.upkeep.collecting import Collected, collect, plan
-from holdfast_images.upkeep.facts import gather
+from holdfast_images.upkeep.collecting import Collected
 from tests.devicemapper.pools import new_pool, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
 
@@ -54,8 +54,9 @@ def sealed_small(devices: DeviceMapperDevices) -> None:
 
 def collected(root: Path) -> list[Collected]:
     """As `holdfast gc` does it."""
-    with Images.open(root / "state", Settings(backend=Backend.DEVICEMAPPER, data=str(root))) as images:
-        return collect(images, plan(gather(images)))
+    with ImageManager.open(root / "state", Settings(backend=Backend.DEVICEMAPPER, data=str(root))) as images:
+        assert images.engine.findings == []  # and the database is made
+        return list(images.collect().done)
 
 
 def test_the_product_resumes_at_its_start_what_a_crash_has_left_suspended(root: Path) -> None:
@@ -205,8 +206,8 @@ def test_a_device_whose_record_cannot_be_read_is_made_anew_and_its_snapshot_is_k
 def test_a_record_that_cannot_be_read_frees_the_id_that_was_reserved_for_it_and_no_other(
     devices: DeviceMapperDevices, tmp_path: Path
 ) -> None:
-    with Images.open(tmp_path / "state", Settings(backend=Backend.DEVICEMAPPER, data=str(tmp_path))) as images:
-        images.catalog.reserve_device_id("box", [SMALL.id])
+    with Catalog.open(tmp_path / "state") as catalog:
+        catalog.reserve_device_id("box", [SMALL.id])
     for device in (msgspec.structs.replace(SMALL, id=0, name="thin-0"), SMALL, OTHER):
         devices.create(device)
         devices.seal(device)

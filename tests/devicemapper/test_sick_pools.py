@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_images.app import Images
-from holdfast_images.cli.upkeep import _findings
+from holdfast_images import ImageManager
 from holdfast_images.devices import devicemapper, loops
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.disks import disk_at
@@ -56,8 +55,9 @@ class Sick:
     def findings(self) -> set[str]:
         """As `holdfast verify-system` reports them."""
         settings = Settings(backend=Backend.DEVICEMAPPER, data=str(self.root))
-        with Images.open(self.root / "state", settings) as images:
-            return {each.code for each in _findings(images, deep=False)}
+        with ImageManager.open(self.root / "state", settings) as images:
+            assert images.engine.findings == []  # and the database is made
+            return {each.code for each in images.verify()}
 
     def _target(self, how: str) -> Target:
         return Target(0, disk_at(METADATA).size // SECTOR, "flakey", f"{METADATA} 0 {how}")

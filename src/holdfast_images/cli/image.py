@@ -1,34 +1,55 @@
-"""`holdfast image …`: one image, looked at, verified and removed."""
+"""`holdfast images` and `image …`: images listed; one of them looked at, verified and removed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
 import msgspec
 
-from holdfast import JobState
-from holdfast.cli.command import Group
+from holdfast.cli.command import Command, Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
 from holdfast.cli.output import note, print_fields, print_table, show, step_of, time_of
 from holdfast.cli.settings import Settings
-from holdfast_images.app import Images
-from holdfast_images.archive.entry import Finding
-from holdfast_images.catalog.rows import Image, Verification
-from holdfast_images.cli.following import finish
-from holdfast_images.cli.looking import SNAPSHOT_COLUMNS, at_its_path, fields_of, snapshot_row
-from holdfast_images.cli.opening import opened_images
-from holdfast_images.cli.settings import data_option
+from holdfast_images.cli.progress import watching
+from holdfast_images.cli.session import data_option, opened
 from holdfast_images.errors import UnknownImage
-from holdfast_images.flows.messages import RemoveRequest, RemoveResponse
-from holdfast_images.upkeep.verifying import verify_image
+from holdfast_images.messages import ImageJob, ImageReport, ListedImage
 
-MOST_JOBS = 10
-UNFINISHED = (JobState.PENDING, JobState.RUNNING)
+IMAGE_COLUMNS = ("image", "key", "download", "activation", "bytes", "device", "snapshots")
+SNAPSHOT_COLUMNS = ("snapshot", "image", "id", "active", "path")
+STATUS_COLUMNS = ("image", "download", "activation", "device", "snapshot", "active")
 
 image_argument = click.argument("image_id", metavar="IMAGE")
+
+
+@click.command(cls=Command)
+@click.option(
+    "--status",
+    type=click.Choice(["pending", "downloading", "completed", "failed"]),
+    help="Only images whose download has this status.",
+)
+@click.pass_obj
+def images(settings: Settings, status: str | None) -> None:
+    """List images."""
+    with opened(settings) as manager:
+        listed = manager.images(status or "")
+    data = [{**fields_of(each.image), "device_name": each.device_name, "snapshots": each.snapshots} for each in listed]
+    show(settings, {"images": data}, lambda: print_table(IMAGE_COLUMNS, map(_image_row, listed)))
+
+
+@click.command(cls=Command)
+@click.option("--active", is_flag=True, help="Only those in use.")
+@click.pass_obj
+def snapshots(settings: Settings, active: bool) -> None:
+    """List snapshots."""
+    with opened(settings) as manager:
+        rows = manager.snapshots(active=active)
+    data = {"snapshots": [fields_of(row) for row in rows]}
+    show(settings, data, lambda: print_table(SNAPSHOT_COLUMNS, map(_snapshot_row, rows)))
 
 
 @click.group(cls=Group)
@@ -44,13 +65,18 @@ def show_image(settings: Settings, image_id: str) -> None:
 
     Of one that is on its way and not in the catalog yet: its jobs, and how far they are.
     """
-    with opened_images(settings, read_only=True) as images:
-        data = _everything(images, image_id)
-        if data["image"] is None and not any(job["state"] in UNFINISHED for job in data["jobs"]):
-            raise _unknown(image_id, data["jobs"])
-        taken = images.catalog.get_snapshots_by_image_id(image_id)
-        rows = [snapshot_row(at_its_path(images, row)) for row in taken]
-    show(settings, data, lambda: _print(data, rows))
+    with opened(settings) as manager:
+        report = manager.status(image_id)
+    known = report.verification
+    data = {
+        "image": fields_of(report.image) if report.image else None,
+        "verification": {**fields_of(known), "warnings": report.warnings} if known else None,
+        "device": fields_of(report.device) if report.device else None,
+        "snapshots": [fields_of(each) for each in report.snapshots],
+        "lock": msgspec.structs.asdict(report.lock) if report.lock else None,
+        "jobs": report.jobs,
+    }
+    show(settings, data, lambda: _print(report))
 
 
 @image.command()
@@ -61,24 +87,23 @@ def status(settings: Settings, key: str) -> None:
 
     A line for each snapshot.
     """
-    with opened_images(settings, read_only=True) as images:
-        rows = images.catalog.get_image_status(key)
-    if not rows:
+    with opened(settings) as manager:
+        report = manager.status(s3_key=key)
+    if report.image is None:
         raise UnknownImage(f"there is no image of the key {key!r}", hint="see which there are: holdfast images")
+    rows = list(_status_rows(report))
     lines = [
         (
-            row.image_id,
-            row.download_status,
-            row.activation_status,
-            row.device_name,
-            row.snapshot_name,
-            None if row.snapshot_active is None else ("yes" if row.snapshot_active else "no"),
+            row["image_id"],
+            row["download_status"],
+            row["activation_status"],
+            row["device_name"],
+            row["snapshot_name"],
+            None if row["snapshot_active"] is None else ("yes" if row["snapshot_active"] else "no"),
         )
         for row in rows
     ]
-    columns = ("image", "download", "activation", "device", "snapshot", "active")
-    data = {"s3_key": key, "status": [msgspec.structs.asdict(row) for row in rows]}
-    show(settings, data, lambda: print_table(columns, lines))
+    show(settings, {"s3_key": key, "status": rows}, lambda: print_table(STATUS_COLUMNS, lines))
 
 
 @image.command()
@@ -91,8 +116,8 @@ def verify(settings: Settings, /, image_id: str, deep: bool, **flags: Any) -> in
 
     Nothing is changed. Ends with 7 if anything was found.
     """
-    with opened_images(settings, read_only=True, **flags) as images:
-        findings = list(verify_image(images, found(images, image_id), deep=deep))
+    with opened(settings, **flags) as manager:
+        findings = manager.verify(image_id, deep=deep)
     return show_findings(settings, findings)
 
 
@@ -106,108 +131,81 @@ def remove(settings: Settings, /, image_id: str, force: bool, **flags: Any) -> i
 
     What is mounted or open is not removed. Interrupted or killed, the same command goes on.
     """
-    request = RemoveRequest(image_id=image_id, force=force)
-    with opened_images(settings, **flags) as images:
-        found(images, image_id)
-        key = f"{image_id}/{'force' if force else 'careful'}"
-        job = images.engine.submit(images.flow("remove-image"), request, key=key)
-        removed = finish(settings, images, job, RemoveResponse, name=f"remove {image_id}")
+    with opened(settings, **flags) as manager, watching(settings) as (tell, signals):
+        removed = manager.remove(image_id, force=force, on_progress=tell, stop=signals)
     show(settings, removed, lambda: print(image_id))
     note(settings, f"removed {image_id}" + (f" and {', '.join(removed.snapshots)}" if removed.snapshots else ""))
     return ExitCode.OK
 
 
-def found(images: Images, image_id: str) -> Image:
-    """The row of an image that has to be there."""
-    row = images.catalog.get_image_by_id(image_id)
-    if row is None:
-        raise _unknown(image_id, [])
-    return row
-
-
-def _unknown(image_id: str, jobs: Sequence[dict[str, Any]]) -> UnknownImage:
-    if not jobs:
-        return UnknownImage(f"there is no image {image_id!r}", hint="see which there are: holdfast images")
-    last = jobs[0]
-    return UnknownImage(
-        f"there is no image {image_id!r}; its last job, {last['flow']}, is {last['state']}",
-        hint=f"see why: holdfast job show {last['job_id']}",
-    )
-
-
-def _everything(images: Images, image_id: str) -> dict[str, Any]:
-    catalog = images.catalog
-    row = catalog.get_image_by_id(image_id)
-    verification = catalog.get_verification(image_id)
-    unpacked = catalog.get_unpacked_image_by_id(image_id)
-    lock = catalog.get_image_lock(image_id)
+def fields_of(row: msgspec.Struct) -> dict[str, Any]:
+    """A row as JSON has it: without the number of the row, and times as everywhere in milliseconds since 1970."""
+    fields = msgspec.structs.asdict(row)
+    fields.pop("id", None)
     return {
-        "image": {**fields_of(row), "local_path": str(images.shop.recorded_file(row))} if row else None,
-        "verification": {**fields_of(verification), "warnings": _warnings(verification)} if verification else None,
-        "device": fields_of(at_its_path(images, unpacked)) if unpacked else None,
-        "snapshots": [fields_of(at_its_path(images, each)) for each in catalog.get_snapshots_by_image_id(image_id)],
-        "lock": msgspec.structs.asdict(lock) if lock else None,
-        "jobs": _jobs(images, image_id),
+        name: round(value.timestamp() * 1000) if isinstance(value, datetime) else value
+        for name, value in fields.items()
     }
 
 
-def _warnings(known: Verification) -> tuple[Finding, ...] | None:
-    """None if somebody has been at the row: verify-system tells of it, and processing the image writes it anew."""
-    try:
-        return msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
-    except msgspec.MsgspecError:
-        return None
+def _image_row(listed: ListedImage) -> tuple[object, ...]:
+    row = listed.image
+    states = (row.download_status, row.activation_status)
+    return (row.image_id, row.s3_key, *states, row.size_bytes, listed.device_name, ", ".join(listed.snapshots))
 
 
-def _jobs(images: Images, image_id: str) -> list[dict[str, Any]]:
-    store = images.engine.store
-    jobs = [job for name in images.flows for job in store.jobs(flow=name, limit=1000)]
-    own = [job for job in jobs if (job.key or "").startswith(f"{image_id}/")]
-    own.sort(key=lambda job: job.created_at, reverse=True)
-    shown = own[:MOST_JOBS]
-    current = {one.job_id: one for one in store.running([job.job_id for job in shown])}
-    return [
-        {
-            "job_id": job.job_id,
-            "flow": job.flow,
-            "state": job.state,
-            "created_at": job.created_at,
-            "current": current.get(job.job_id),
+def _snapshot_row(row: Any) -> tuple[object, ...]:
+    return (row.snapshot_name, row.image_id, row.snapshot_id, "yes" if row.active else "no", row.device_path)
+
+
+def _status_rows(report: ImageReport) -> Iterator[dict[str, Any]]:
+    """One for each snapshot, and one with empty columns if there is none."""
+    assert report.image is not None
+    for each in report.snapshots or (None,):
+        yield {
+            "image_id": report.image_id,
+            "s3_key": report.image.s3_key,
+            "download_status": report.image.download_status,
+            "activation_status": report.image.activation_status,
+            "device_name": report.device.device_name if report.device else None,
+            "snapshot_name": each.snapshot_name if each else None,
+            "snapshot_active": each.active if each else None,
         }
-        for job in shown
-    ]
 
 
-def _print(data: dict[str, Any], snapshots: list[tuple[object, ...]]) -> None:
-    known = data["verification"]
-    _print_row(data) if data["image"] else print("it is on its way, and not in the catalog yet")
-    warnings = known["warnings"] if known else ()
-    if warnings is None:
+def _step_of(job: ImageJob) -> str | None:
+    current: Any = job.current  # it has the fields of the engine's own record
+    return step_of(current)
+
+
+def _print(report: ImageReport) -> None:
+    _print_row(report) if report.image else print("it is on its way, and not in the catalog yet")
+    if report.warnings is None:
         print("\nwhat was warned of cannot be read: holdfast verify-system")
-    _section("warnings", ("code", "path", "detail"), [(each.code, each.path, each.detail) for each in warnings or ()])
-    _section("snapshots", SNAPSHOT_COLUMNS, snapshots)
-    jobs = [
-        (job["job_id"], job["flow"], job["state"], step_of(job["current"]), time_of(job["created_at"]))
-        for job in data["jobs"]
-    ]
+    warnings = [(each.code, each.path, each.detail) for each in report.warnings or ()]
+    _section("warnings", ("code", "path", "detail"), warnings)
+    _section("snapshots", SNAPSHOT_COLUMNS, [_snapshot_row(each) for each in report.snapshots])
+    jobs = [(job.job_id, job.flow, job.state, _step_of(job), time_of(job.created_at)) for job in report.jobs]
     _section("jobs", ("job", "flow", "state", "step", "created"), jobs)
 
 
-def _print_row(data: dict[str, Any]) -> None:
-    row, known, device = data["image"], data["verification"], data["device"]
+def _print_row(report: ImageReport) -> None:
+    row, known, device = report.image, report.verification, report.device
+    assert row is not None
+    verified_at = time_of(round(known.verified_at.timestamp() * 1000)) if known else None
     print_fields(
         [
-            ("image", row["image_id"]),
-            ("key", row["s3_key"]),
-            ("download", row["download_status"]),
-            ("activation", row["activation_status"]),
-            ("sha256", row["checksum"]),
-            ("bytes", f"{row['size_bytes']:,}"),
-            ("file", row["local_path"]),
-            ("verified", f"{time_of(known['verified_at'])}, policy {known['policy']}" if known else None),
-            ("device", f"{device['device_name']} at {device['device_path']}" if device else None),
-            ("files", f"{device['file_count']:,} with {device['size_bytes']:,} bytes" if device else None),
-            ("locked by", data["lock"]["locked_by"] if data["lock"] else None),
+            ("image", row.image_id),
+            ("key", row.s3_key),
+            ("download", row.download_status),
+            ("activation", row.activation_status),
+            ("sha256", row.checksum),
+            ("bytes", f"{row.size_bytes:,}"),
+            ("file", row.local_path),
+            ("verified", f"{verified_at}, policy {known.policy}" if known else None),
+            ("device", f"{device.device_name} at {device.device_path}" if device else None),
+            ("files", f"{device.file_count:,} with {device.size_bytes:,} bytes" if device else None),
+            ("locked by", report.lock.locked_by if report.lock else None),
         ]
     )
 

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import click
 import msgspec
 
-from holdfast import JobState
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.output import note, print_table, show
 from holdfast.cli.settings import Settings
-from holdfast.errors import NotFound
-from holdfast_images.app import Images
-from holdfast_images.catalog.locks import STALE_SECONDS
-from holdfast_images.catalog.rows import ImageLock
-from holdfast_images.cli.opening import opened_images
-from holdfast_images.errors import ImageBusy, UnknownImage
+from holdfast_images.cli.session import opened
+from holdfast_images.locks import STALE_AFTER, HeldLock
 
 COLUMNS = ("image", "held by", "for", "state")
-LIVE = (JobState.PENDING, JobState.RUNNING)
 
 seconds_option = click.option(
     "--older-than",
     type=click.IntRange(0),
-    default=STALE_SECONDS,
+    default=STALE_AFTER,
     show_default=True,
     metavar="SECONDS",
     help="How long a lock has to be held to count as stale.",
@@ -45,9 +39,9 @@ def list_locks(settings: Settings) -> None:
 
     A lock is held by a job for as long as that is unfinished, whatever becomes of its worker.
     """
-    with opened_images(settings, read_only=True) as images:
-        rows = [_data(images, lock) for lock in images.catalog.list_image_locks()]
-    show(settings, {"locks": rows}, lambda: print_table(COLUMNS, map(_row, rows)))
+    with opened(settings) as images:
+        held = images.locks.held()
+    _show(settings, held)
 
 
 @locks.command()
@@ -59,10 +53,9 @@ def stale(settings: Settings, older_than: int) -> int:
     Nothing is changed. Ends with 7 if there are any. A lock whose job has ended is taken over by whoever needs the
     image, and collected by gc; an old lock of a job that goes on is no fault.
     """
-    with opened_images(settings, read_only=True) as images:
-        rows = [_data(images, lock) for lock in images.catalog.list_image_locks()]
-    found = [row for row in rows if row["age"] > older_than or row["state"] not in (None, *LIVE)]
-    show(settings, {"locks": found}, lambda: print_table(COLUMNS, map(_row, found)))
+    with opened(settings) as images:
+        found = images.locks.stale(older_than=older_than)
+    _show(settings, found)
     return ExitCode.FINDINGS if found else ExitCode.OK
 
 
@@ -80,55 +73,24 @@ def release(settings: Settings, image_ids: tuple[str, ...], are_stale: bool, for
     """
     if bool(image_ids) == are_stale:
         raise click.UsageError("name the images, or give --stale")
-    with opened_images(settings) as images:
-        chosen = [_held(images, image_id) for image_id in image_ids]
+    with opened(settings) as images:
         if are_stale:
-            chosen = [
-                lock
-                for lock in images.catalog.list_image_locks()
-                if _state(images, lock) not in LIVE and (_is_jobs(lock) or lock.age > older_than)
-            ]
-        for lock in chosen:
-            if _state(images, lock) in LIVE and not force:
-                raise ImageBusy(
-                    f"image {lock.image_id} is locked by {lock.locked_by}, which is not finished",
-                    hint=f"cancel it: holdfast job cancel {lock.locked_by.partition(':')[2]}; or --force",
-                )
-        # By its holder: whoever has taken it over meanwhile keeps it.
-        released = [lock for lock in chosen if images.catalog.release_image_lock(lock.image_id, lock.locked_by)]
+            released = images.locks.release_stale(older_than=older_than)
+        else:
+            released = images.locks.release(image_ids, force=force)
     show(
         settings,
-        {"released": [msgspec.structs.asdict(lock) for lock in released]},
+        {"released": [{name: value for name, value in _data(lock).items() if name != "state"} for lock in released]},
         lambda: print(*(lock.image_id for lock in released), sep="\n") if released else None,
     )
     note(settings, f"{len(released)} lock(s) released")
     return ExitCode.OK
 
 
-def _held(images: Images, image_id: str) -> ImageLock:
-    lock = images.catalog.get_image_lock(image_id)
-    if lock is None:
-        raise UnknownImage(f"image {image_id!r} is not locked", hint="see which are: holdfast locks list")
-    return lock
+def _show(settings: Settings, locks: Iterable[HeldLock]) -> None:
+    rows = [(lock.image_id, lock.locked_by, f"{lock.age} s", lock.state) for lock in locks]
+    show(settings, {"locks": [_data(lock) for lock in locks]}, lambda: print_table(COLUMNS, rows))
 
 
-def _is_jobs(lock: ImageLock) -> bool:
-    return lock.locked_by.startswith("job:")
-
-
-def _state(images: Images, lock: ImageLock) -> str | None:
-    """Of the job that holds it: gone if it is not known any more; None if no job holds it."""
-    if not _is_jobs(lock):
-        return None
-    try:
-        return images.engine.store.job(lock.locked_by.removeprefix("job:")).state
-    except NotFound:
-        return "gone"
-
-
-def _data(images: Images, lock: ImageLock) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(lock), "state": _state(images, lock)}
-
-
-def _row(data: Mapping[str, Any]) -> tuple[object, ...]:
-    return (data["image_id"], data["locked_by"], f"{data['age']} s", data["state"])
+def _data(lock: HeldLock) -> dict[str, Any]:
+    return msgspec.structs.asdict(lock)

@@ -24,8 +24,8 @@ ENTRIES = {
         "Fetch, check, unpack and snapshot an image, or several at once.",
         IMAGES,
     ),
-    "images": Entry("holdfast_images.cli.looking", "images", "List images.", IMAGES),
-    "snapshots": Entry("holdfast_images.cli.looking", "snapshots", "List snapshots.", IMAGES),
+    "images": Entry("holdfast_images.cli.image", "images", "List images.", IMAGES),
+    "snapshots": Entry("holdfast_images.cli.image", "snapshots", "List snapshots.", IMAGES),
     "image": Entry("holdfast_images.cli.image", "image", "Look at one image, verify it, remove it.", IMAGES),
     "snapshot": Entry(
         "holdfast_images.cli.snapshot", "snapshot", "Make a snapshot, take one out of use, or bring it back.", IMAGES
@@ -33,16 +33,14 @@ ENTRIES = {
     "locks": Entry(
         "holdfast_images.cli.locks", "locks", "See who works on which image; release a lock that was left.", IMAGES
     ),
-    "inspect": Entry(
-        "holdfast_images.cli.inspecting", "inspect", "Say everything that is wrong with an archive.", IMAGES
-    ),
-    "gc": Entry("holdfast_images.cli.upkeep", "gc", "Remove what crashes have left and nobody needs.", IMAGES),
+    "inspect": Entry("holdfast_images.cli.process", "inspect", "Say everything that is wrong with an archive.", IMAGES),
+    "gc": Entry("holdfast_images.cli.maintenance", "gc", "Remove what crashes have left and nobody needs.", IMAGES),
     "host": Entry(
         "holdfast_images.cli.host", "host", "See whose files and devices these are, or take them over.", IMAGES
     ),
     "pool": Entry("holdfast_images.cli.pool", "pool", "Make, watch, extend and check the thin pool.", IMAGES),
     "verify-system": Entry(
-        "holdfast_images.cli.upkeep", "verify_system", "Check jobs, catalog, files and devices.", IMAGES
+        "holdfast_images.cli.maintenance", "verify_system", "Check jobs, catalog, files and devices.", IMAGES
     ),
 }
 
@@ -65,7 +63,7 @@ KEYS = (
 EXTENSION = Extension(
     about=ABOUT,
     entries=ENTRIES,
-    default_app="holdfast_images.cli.opening:image_app",
+    default_app="holdfast_images.cli.session:image_app",
     keys=frozenset(KEYS.split()),
     codes=CODES,
 )

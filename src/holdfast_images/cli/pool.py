@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from holdfast import Finding, Severity
 from holdfast.cli.command import Group
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
 from holdfast.cli.output import note, print_fields, show
 from holdfast.cli.settings import Settings
-from holdfast_images.catalog.place import database_path, is_postgres
-from holdfast_images.cli.settings import data_option, settings_of
-from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.devices.pool_checking import check_metadata
-from holdfast_images.devices.pool_record import read_record
-from holdfast_images.devices.protocol import PoolHealth, PoolStatus
-from holdfast_images.devices.thin_pool import POOL_NAME, ThinPool
-from holdfast_images.errors import InvalidName, PoolUnusable
-from holdfast_images.settings import data_directory
+from holdfast_images.cli.session import data_option, image_manager
+from holdfast_images.errors import InvalidName
+from holdfast_images.pool import DEFAULT_NAME, PoolReport
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -51,7 +44,7 @@ def pool() -> None:
 @click.option("--size", type=Size(), default=0, help="Make it on files of this size below the data directory.")
 @click.option("--metadata", metavar="DEVICE", help="Make it on block devices: this one for its metadata,")
 @click.option("--data-device", metavar="DEVICE", help="and this one for its data.")
-@click.option("--name", default=POOL_NAME, show_default=True, help="Its name in the device mapper.")
+@click.option("--name", default=DEFAULT_NAME, show_default=True, help="Its name in the device mapper.")
 @click.option("--low-water", type=Size(), help="Warn with less than this left; a tenth if nothing is said.")
 @click.option("--force", is_flag=True, help="Destroy what the block devices hold.")
 @data_option
@@ -71,16 +64,11 @@ def create(
 
     Killed in the midst of it, the same command goes on. Devices that hold anything are refused without --force.
     """
-    made = ThinPool.create(
-        _root(settings, flags),
-        name=name,
-        size=size,
-        metadata=metadata,
-        data=data_device,
-        low_water_bytes=low_water,
-        force=force,
-    )
-    _show_status(settings, made)
+    with image_manager(settings, **flags) as images:
+        report = images.pool.create(
+            size=size, metadata=metadata, data=data_device, name=name, low_water=low_water, force=force
+        )
+    _show(settings, report)
     return ExitCode.OK
 
 
@@ -89,17 +77,10 @@ def create(
 @click.pass_obj
 def status(settings: Settings, /, **flags: Any) -> int:
     """Say how much room there is. Ends with 7 if the pool is nearly full, full, or not usable."""
-    root = _root(settings, flags)
-    try:
-        room = _show_status(settings, ThinPool.open(root))
-    except PoolUnusable as error:
-        if (record := read_record(root)) is None or not record.ready:
-            raise
-        fields = {"name": record.name, "health": str(PoolHealth.FAILED), "detail": _told(error)}
-        fields |= {"data": record.data.path, "metadata": record.metadata.path}
-        show(settings, fields, lambda: print_fields(fields.items()))
-        return ExitCode.FINDINGS
-    return ExitCode.OK if room.health is PoolHealth.OK else ExitCode.FINDINGS
+    with image_manager(settings, **flags) as images:
+        report = images.pool.status()
+    _show(settings, report)
+    return ExitCode.OK if report.is_well else ExitCode.FINDINGS
 
 
 @pool.command()
@@ -111,9 +92,8 @@ def extend(settings: Settings, /, size: int | None, **flags: Any) -> int:
 
     Metadata that are nearly full are doubled, too; without --size a pool on files gets only that.
     """
-    opened = ThinPool.open(_root(settings, flags))
-    opened.extend(size)
-    _show_status(settings, opened)
+    with image_manager(settings, **flags) as images:
+        _show(settings, images.pool.extend(size))
     return ExitCode.OK
 
 
@@ -124,43 +104,15 @@ def extend(settings: Settings, /, size: int | None, **flags: Any) -> int:
 @click.pass_obj
 def check(settings: Settings, /, repair: bool, offline: bool, **flags: Any) -> int:
     """Hold pool, records, device mapper, mounts and loop devices against each other. Ends with 7 if they differ."""
-    root = _root(settings, flags)
-    if repair or offline:
-        check_metadata(root, repair=repair)
-        note(settings, "thin_check found nothing wrong")
-    try:
-        found = DeviceMapperDevices(root, ThinPool.open(root)).disagreements()
-    except PoolUnusable as error:
-        if read_record(root) is None:
-            raise
-        found = [Finding(code="pool-unusable", severity=Severity.ERROR, subject="pool", message=_told(error))]
+    with image_manager(settings, **flags) as images:
+        if repair or offline:
+            images.pool.check_metadata(repair=repair)
+            note(settings, "thin_check found nothing wrong")
+        found = images.pool.check()
     return show_findings(settings, found)
 
 
-def _told(error: PoolUnusable) -> str:
-    return f"{error}: {error.hint}" if error.hint else str(error)
-
-
-def _root(settings: Settings, flags: dict[str, Any]) -> Path:
-    own = settings_of(settings, **flags)
-    return data_directory(own, None if is_postgres(settings.place) else database_path(settings.place))
-
-
-def _show_status(settings: Settings, opened: ThinPool) -> PoolStatus:
-    room, now, record = opened.room(), opened.status(), opened.record
-    fields = {
-        "name": record.name,
-        "health": str(room.health),
-        "detail": room.detail,
-        "available_bytes": room.available_bytes,
-        "used_bytes": room.used_bytes,
-        "capacity_bytes": room.capacity_bytes,
-        "low_water_bytes": room.low_water_bytes,
-        "data_blocks": f"{now.used_data_blocks}/{now.total_data_blocks}",
-        "metadata_blocks": f"{now.used_metadata_blocks}/{now.total_metadata_blocks}",
-        "mode": str(now.mode),
-        "data": record.data.path,
-        "metadata": record.metadata.path,
-    }
+def _show(settings: Settings, report: PoolReport) -> None:
+    """Of a pool that cannot be used only what is known."""
+    fields = {name: value for name, value in msgspec.structs.asdict(report).items() if value is not None}
     show(settings, fields, lambda: print_fields(fields.items()))
-    return room

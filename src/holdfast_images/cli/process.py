@@ -1,10 +1,10 @@
-"""`holdfast process-image`: from an object to a snapshot, by one command."""
+"""`holdfast process-image` and `inspect`: from an object to a snapshot, and a dry run of the rules over one."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import msgspec
@@ -13,61 +13,20 @@ from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode, code_of
 from holdfast.cli.output import note, print_fields, print_table, show, time_of
 from holdfast.cli.settings import Settings
-from holdfast_images.archive.entry import Finding
-from holdfast_images.asking import request_of, source_of
-from holdfast_images.catalog.place import database_path, is_postgres
-from holdfast_images.cli.settings import configure_log, data_option, settings_of
-from holdfast_images.errors import ImageError, InvalidName
-from holdfast_images.flows.finished import Finished, find_finished
+from holdfast_images.cli.session import begin, configure_log, data_option, image_manager
+from holdfast_images.errors import InvalidName
 from holdfast_images.flows.messages import ProcessRequest
-from holdfast_images.flows.workshop import WARNINGS_KEPT
-from holdfast_images.opening import opened_workshop
+from holdfast_images.manager import ImageManager
+from holdfast_images.messages import Processed
 from holdfast_images.settings import Backend
-from holdfast_images.settings import Settings as ImageSettings
 
-ASKED = ("image_id", "snapshot", "sha256", "refresh", "verify")
+ASKED = ("image_id", "snapshot_name", "sha256", "refresh", "verify")
 """Options that are asked of an image; the others are settings."""
-FOR_ONE = ("image_id", "snapshot", "sha256")
+FOR_ONE = ("image_id", "snapshot_name", "sha256")
+OPTIONS = {"image_id": "image-id", "snapshot_name": "snapshot"}
+AS_PROCESS_IMAGE = {"bucket", "endpoint", "region", "anonymous", "sha256", "policy", "keep_setuid"}
 WAYS_OUT = {"SETUID": " (--keep-setuid keeps them)"}
 SEVERAL_COLUMNS = ("image", "key", "path", "outcome")
-
-
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """How one stage ended: `completed`, or `handoff` if it found its work done; with no job if none was needed."""
-
-    job_id: str | None = None
-    state: str = "succeeded"
-    outcome: str = "handoff"
-    seconds: float = 0.0
-
-
-class Processed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command prints with --json. Scripts rely on it: fields are only ever added."""
-
-    image_id: str
-    s3_key: str
-    checksum: str
-    size_bytes: int
-    local_path: str
-    device_id: str
-    device_name: str
-    device_path: str
-    file_count: int
-    snapshot_id: str
-    snapshot_name: str
-    snapshot_path: str
-    stages: dict[str, Stage]
-    asked_at: int = 0
-    """When the source was last asked, in milliseconds since 1970."""
-    warnings: tuple[Finding, ...] = ()
-    """What is odd about the image, or was left out of it; some of each kind."""
-
-
-class Worked(NamedTuple):
-    """What is there of an image now, and how each stage ended."""
-
-    finished: Finished
-    stages: dict[str, Stage]
 
 
 @click.command("process-image", cls=Command)
@@ -84,7 +43,9 @@ class Worked(NamedTuple):
 @click.option("--region", metavar="NAME", help="Of the bucket; HOLDFAST_REGION or AWS_REGION.")
 @click.option("--anonymous", is_flag=True, default=None, help="Read a public bucket without credentials.")
 @click.option("--image-id", metavar="ID", help="What to call the image; derived from bucket and key by default.")
-@click.option("--snapshot", metavar="NAME", help="What to call the snapshot; snap-<image id> by default.")
+@click.option(
+    "--snapshot", "snapshot_name", metavar="NAME", help="What to call the snapshot; snap-<image id> by default."
+)
 @click.option(
     "--policy",
     type=click.Choice(["strict", "distro"]),
@@ -106,24 +67,49 @@ def process_image(
     does the work; else this command does it. Interrupted or killed, the same command goes on. A refused image ends
     with 3, a missing object with 4; of several images, the first that failed decides.
     """
-    flags = {name: value for name, value in options.items() if name not in ASKED}
-    own = settings_of(settings, **flags)
-    requests = _requests(own, keys, sources, **{name: options[name] for name in ASKED})
-    found = [_found(settings, own, request) for request in requests]
-    left = [request for request, each in zip(requests, found, strict=True) if each is None]
-    if detach and left:
-        return _detached(settings, left, **flags)
-    if len(requests) > 1:
-        return _several(settings, requests, found, **flags)
-    [request], [finished] = requests, found
-    worked = Worked(finished, dict.fromkeys(Finished.__struct_fields__, Stage())) if finished is not None else None
-    if worked is not None:
-        _tell_done(settings, worked)
-    else:
-        from holdfast_images.cli.processing import work  # noqa: PLC0415 - a finished image needs nothing of the engine
+    asked = {name: options.pop(name) for name in ASKED}
+    with image_manager(settings, **options) as images:
+        requests = _requests(images, keys, sources, **asked)
+        if images.is_shared or images.settings.backend is not Backend.DIRECTORY:
+            configure_log(settings)  # files and directories are looked at without a word
+        found = [images.find(request) for request in requests]
+        left = [request for request, each in zip(requests, found, strict=True) if each is None]
+        if left:
+            begin(settings, images)
+        if detach and left:
+            return _submit(settings, images, left)
+        if len(requests) > 1:
+            return _process_all(settings, images, requests)
+        [request], [processed] = requests, found
+        return _show(settings, processed if processed is not None else _process(settings, images, request))
 
-        worked = work(settings, request, **flags)
-    processed = processed_of(request, *worked)
+
+def _requests(
+    images: ImageManager, keys: tuple[str, ...], sources: tuple[str, ...], **asked: Any
+) -> list[ProcessRequest]:
+    named: list[dict[str, Any]] = [{"key": key} for key in keys] + [{"source": url} for url in sources]
+    if keys and sources and len(named) == 2:
+        images.request(sources[0], key=keys[0])  # says that one of them is enough
+    if not named:
+        images.request()  # says what is missing
+    if len(named) > 1 and (wrong := [name for name in FOR_ONE if asked[name]]):
+        raise InvalidName(
+            f"--{OPTIONS.get(wrong[0], wrong[0])} is for one image, and {len(named)} are named",
+            hint="process it by a command of its own",
+        )
+    return [images.request(**name, **asked) for name in named]
+
+
+def _process(settings: Settings, images: ImageManager, request: ProcessRequest) -> Processed:
+    from holdfast_images.cli.progress import watching  # noqa: PLC0415 - a finished image needs nothing of the engine
+
+    with watching(settings) as (tell, signals):
+        return images.process(request, on_progress=tell, stop=signals)
+
+
+def _show(settings: Settings, processed: Processed) -> int:
+    if processed.was_there:
+        _tell_done(settings, processed)
     show(settings, processed, lambda: _print(processed))
     _tell_warnings(settings, processed)
     return ExitCode.OK
@@ -131,67 +117,41 @@ def process_image(
 
 def _tell_warnings(settings: Settings, processed: Processed) -> None:
     """A line for each kind: of the first, and of how many more there are."""
-    by_code: dict[str, list[Finding]] = {}
+    by_code: dict[str, list[Any]] = {}
     for each in processed.warnings:
         by_code.setdefault(each.code, []).append(each)
     for code, [first, *others] in by_code.items():
         where = f" at {first.path}" if first.path else ""
         more = f" and {len(others)} more" if others else ""
         note(settings, f"warning: {code}{where}{more}: {first.detail}{WAYS_OUT.get(code, '')}")
-    if len(processed.warnings) == WARNINGS_KEPT:
+    if processed.may_have_more_warnings:
         note(settings, "there may be more of them: holdfast inspect tells all")
 
 
-def _requests(
-    own: ImageSettings, keys: tuple[str, ...], sources: tuple[str, ...], **asked: Any
-) -> list[ProcessRequest]:
-    named = [source_of(own, key=key) for key in keys] + [source_of(own, url=url) for url in sources]
-    if keys and sources and len(named) == 2:
-        source_of(own, key=keys[0], url=sources[0])  # says that one of them is enough
-    if not named:
-        source_of(own)  # says what is missing
-    if len(named) > 1 and (wrong := [name for name in FOR_ONE if asked[name]]):
-        raise InvalidName(
-            f"--{wrong[0].replace('_', '-')} is for one image, and {len(named)} are named",
-            hint="process it by a command of its own",
-        )
-    return [request_of(own, source, snapshot_name=asked["snapshot"], **_without(asked, "snapshot")) for source in named]
-
-
-def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}
-
-
-def _detached(settings: Settings, requests: Sequence[ProcessRequest], **flags: Any) -> int:
-    from holdfast_images.cli.processing import hand_over  # noqa: PLC0415 - as above
-
-    jobs, has_worker = hand_over(settings, requests, **flags)
-    data = [{"job_id": job, "image_id": each.image_id} for job, each in zip(jobs, requests, strict=True)]
-    show(settings, {"jobs": data}, lambda: print(*jobs, sep="\n"))
-    if not has_worker:
+def _submit(settings: Settings, images: ImageManager, requests: Sequence[ProcessRequest]) -> int:
+    submission = images.submit(*requests)
+    show(settings, {"jobs": submission.jobs}, lambda: print(*(each.job_id for each in submission.jobs), sep="\n"))
+    if not submission.has_worker:
         note(settings, "no worker runs: start one with holdfast worker")
     return ExitCode.OK
 
 
-def _several(
-    settings: Settings, requests: Sequence[ProcessRequest], found: Sequence[Finished | None], **flags: Any
-) -> int:
+def _process_all(settings: Settings, images: ImageManager, requests: Sequence[ProcessRequest]) -> int:
     from holdfast_images.cli.main import CODES  # noqa: PLC0415 - one image needs neither
-    from holdfast_images.cli.processing import work_at_once  # noqa: PLC0415 - as above
+    from holdfast_images.cli.progress import watching  # noqa: PLC0415 - as above
 
-    done = dict.fromkeys(Finished.__struct_fields__, Stage())
-    left = [request for request, each in zip(requests, found, strict=True) if each is None]
-    worked = iter(work_at_once(settings, left, **flags) if left else [])
-    outcomes = [next(worked) if each is None else Worked(each, done) for each in found]
+    with watching(settings) as (_, signals):
+        outcomes = images.process_all(requests, stop=signals)
     answers: list[dict[str, Any]] = []
     code = ExitCode.OK
-    for request, outcome in zip(requests, outcomes, strict=True):
-        if isinstance(outcome, Worked):
-            answers.append(msgspec.to_builtins(processed_of(request, *outcome)))
+    for outcome in outcomes:
+        if isinstance(outcome, Processed):
+            answers.append(msgspec.to_builtins(outcome))
             continue
-        code = code or code_of(type(outcome), CODES)
-        error = {"type": type(outcome).__name__, "message": str(outcome), "hint": outcome.hint}
-        answers.append({"image_id": request.image_id, "s3_key": request.s3_key, "error": error})
+        failure = outcome.error
+        code = code or code_of(type(failure), CODES)
+        error = {"type": type(failure).__name__, "message": str(failure), "hint": failure.hint}
+        answers.append({"image_id": outcome.image_id, "s3_key": outcome.s3_key, "error": error})
     show(settings, {"images": answers}, lambda: print_table(SEVERAL_COLUMNS, map(_row, answers)))
     note(settings, f"{sum('error' not in each for each in answers)} of {len(answers)} image(s) are there")
     return code
@@ -202,12 +162,11 @@ def _row(answer: Mapping[str, Any]) -> tuple[object, ...]:
     return (answer["image_id"], answer["s3_key"], answer.get("snapshot_path"), error["message"] if error else "done")
 
 
-def _tell_done(settings: Settings, worked: Worked) -> None:
-    for name in worked.stages:
+def _tell_done(settings: Settings, processed: Processed) -> None:
+    for name in processed.stages:
         note(settings, f"{name}: already done")
-    asked_at = worked.finished.download.asked_at
-    if asked_at:
-        note(settings, f"its source was last asked {_ago(asked_at)}: --refresh asks it")
+    if processed.asked_at:
+        note(settings, f"its source was last asked {_ago(processed.asked_at)}: --refresh asks it")
 
 
 def _ago(then: int) -> str:
@@ -217,42 +176,6 @@ def _ago(then: int) -> str:
             count = int(seconds // size)
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "just now"
-
-
-def _found(settings: Settings, own: ImageSettings, request: ProcessRequest) -> Finished | None:
-    """What is done already, if that is everything. Makes nothing, and leaves it to a job to say what is wrong."""
-    place = settings.place
-    if not is_postgres(place) and not database_path(place).exists():
-        return None
-    if is_postgres(place) or own.backend is not Backend.DIRECTORY:
-        configure_log(settings)  # files and directories are looked at without a word
-    try:
-        with opened_workshop(place, own, read_only=True) as shop:
-            return find_finished(shop, request)
-    except ImageError:
-        return None
-
-
-def processed_of(request: ProcessRequest, finished: Finished, stages: Mapping[str, Stage]) -> Processed:
-    """What came of a request."""
-    downloaded, unpacked, activated = finished.download, finished.unpack, finished.activate
-    return Processed(
-        image_id=request.image_id,
-        s3_key=request.s3_key,
-        checksum=downloaded.checksum,
-        size_bytes=downloaded.size_bytes,
-        local_path=downloaded.local_path,
-        device_id=unpacked.device_id,
-        device_name=unpacked.device_name,
-        device_path=unpacked.device_path,
-        file_count=unpacked.file_count,
-        snapshot_id=activated.snapshot_id,
-        snapshot_name=activated.snapshot_name,
-        snapshot_path=activated.device_path,
-        stages=dict(stages),
-        asked_at=downloaded.asked_at,
-        warnings=unpacked.warnings if unpacked.unpacked else downloaded.warnings,
-    )
 
 
 def _print(processed: Processed) -> None:
@@ -270,3 +193,46 @@ def _print(processed: Processed) -> None:
             *((name, f"{stage.outcome} in {stage.seconds:.2f} s") for name, stage in processed.stages.items()),
         ]
     )
+
+
+@click.command(cls=Command)
+@click.argument("file", required=False)
+@click.option("--s3-key", "key", metavar="KEY", help="The key of the object in the bucket.")
+@click.option("--source", metavar="URL", help="Instead of a key: s3://bucket/key, https://host/path or file:///path.")
+@click.pass_obj
+def inspect(
+    settings: Settings,
+    /,
+    file: str | None,
+    key: str | None,
+    source: str | None,
+    sha256: str | None,
+    **flags: Any,
+) -> int:
+    """Say everything that is wrong with an archive.
+
+    It is a file, or an object as process-image would fetch it.
+
+    Nothing is unpacked and nothing recorded; an object is fetched into a temporary directory (TMPDIR) and removed
+    again. FILE may be a URL. Ends with 3 if process-image would refuse it, with 4 if it is not there.
+    """
+    with image_manager(settings, **flags) as images:
+        if file is not None and source is not None:
+            raise InvalidName("one archive is inspected at a time", hint="give a file, or --s3-key, or --source")
+        if source is not None and "://" not in source:
+            images.request(source)  # says what a URL is
+        found = images.inspect(source if source is not None else file, key=key, sha256=sha256)
+    if found.fetched_bytes is not None:
+        note(settings, f"fetched {found.fetched_bytes:,} bytes, sha256 {found.checksum}")
+    report = found.report
+    rows = [(each.severity, each.code, each.path, each.offset, each.detail) for each in report.findings]
+    columns = ("severity", "code", "path", "offset", "detail")
+    show(settings, report, lambda: print_table(columns, rows) if rows else None)
+    verdict = "acceptable" if report.acceptable else "refused"
+    left_out = f" (and {report.findings_left_out} more findings)" if report.findings_left_out else ""
+    counted = f"{report.entries:,} entries, {report.total_bytes:,} bytes{left_out}"
+    note(settings, f"{verdict} by policy {report.policy}: {counted}")
+    return ExitCode.OK if report.acceptable else ExitCode.REFUSED
+
+
+inspect.params += [option for option in process_image.params if option.name in AS_PROCESS_IMAGE]

@@ -6,19 +6,19 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from holdfast import Client
 from holdfast.cli.output import cell
+from holdfast.cli.service import StopSignals
 from holdfast.cli.settings import Settings
+from holdfast_images.messages import OnProgress, StageProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+SWITCH_INTERVAL = 0.0005
 SAY_EVERY = 5.0
 """Seconds between two lines about the same stage."""
 PATIENCE = 0.3
@@ -27,79 +27,28 @@ MOST_TITLE = 60
 ENDINGS = {"handoff": "already done", "completed": "done"}
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one stage is."""
+class Watching(NamedTuple):
+    """What a call that waits is given by a command: whom to tell how far it is, and what may end it."""
 
-    stage: str
-    state: str
-    job_id: str = ""
-    has_begun: bool = True
-    outcome: str | None = None
-    seconds: float = 0.0
-    step: str = ""
-    done: float = 0.0
-    total: float | None = None
-    note: str = ""
-    setback: str = ""
-    """Why the step has to be tried again."""
-    pause: float = 0.0
-    """Seconds until then."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Is there nothing more to come?"""
-        return self.state not in ("pending", "running")
-
-
-class Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step says of its progress."""
-
-    step: str = ""
-    done: float = 0.0
-    total: float | None = None
-    note: str = ""
-
-
-def news_of(client: Client, job_id: str, name: str | None) -> list[News]:
-    """The stages of a job that have begun, in order; a job with a name has no stages and is its own."""
-    stages = [(name, job_id)] if name else [(child.name, child.job_id) for child in client.store.children(job_id)]
-    return [_news(client, stage, each) for stage, each in stages]
-
-
-def _news(client: Client, name: str, job_id: str) -> News:
-    state = client.store.job(job_id).state
-    executions = client.store.executions(job_id)
-    if not executions:
-        return News(stage=name, state=state, job_id=job_id, has_begun=False)
-    latest = executions[-1]
-    said = msgspec.json.decode(latest.progress, type=Reported) if latest.progress else Reported()
-    return News(
-        stage=name,
-        state=state,
-        job_id=job_id,
-        outcome=latest.code,
-        seconds=max(0, (latest.finished_at or 0) - executions[0].started_at) / 1000,
-        step=said.step,
-        done=said.done,
-        total=said.total,
-        note=said.note,
-        setback=latest.error or "" if latest.retry_at is not None else "",
-        pause=max(0, (latest.retry_at or 0) - client.store.now()) / 1000,
-    )
+    on_progress: OnProgress | None
+    stop: StopSignals
 
 
 @contextmanager
-def reporter(settings: Settings, client: Client, job_id: str, name: str | None = None) -> Iterator[Callable[[], None]]:
-    """A function that looks at the job and tells what is new."""
-    if settings.json or settings.verbosity < 0:
-        yield lambda: None
-        return
-    is_terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    teller: Lines | Bars = Bars() if is_terminal else Lines(_say)
-    try:
-        yield lambda: teller.tell(news_of(client, job_id, name), time.monotonic())
-    finally:
-        teller.close()
+def watching(settings: Settings) -> Iterator[Watching]:
+    """Progress is shown and signals are heard until the end of the block."""
+    # As in `holdfast worker`: between threads that take turns, the default of 5 ms would be the latency of each.
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    with StopSignals() as signals:
+        if settings.json or settings.verbosity < 0:
+            yield Watching(None, signals)
+            return
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        teller: Lines | Bars = Bars() if is_terminal else Lines(_say)
+        try:
+            yield Watching(lambda news: teller.tell(news, time.monotonic()), signals)
+        finally:
+            teller.close()
 
 
 def _say(line: str) -> None:
@@ -117,7 +66,7 @@ class Lines:
         self._setbacks: dict[str, str] = {}
         self._rates: dict[str, Rate] = {}
 
-    def tell(self, news: list[News], now: float) -> None:
+    def tell(self, news: Sequence[StageProgress], now: float) -> None:
         """Say what has changed."""
         for each in news:
             if each.has_ended:
@@ -133,12 +82,12 @@ class Lines:
             else:
                 self._tell_progress(each, now)
 
-    def _tell_waiting(self, news: News, now: float) -> None:
+    def _tell_waiting(self, news: StageProgress, now: float) -> None:
         if now - self._said_at.setdefault(news.stage, now) >= SAY_EVERY:
             self._said_at[news.stage] = math.inf
             self._say(f"{news.stage}: waits for its turn; why: holdfast job explain {news.job_id}")
 
-    def _tell_progress(self, news: News, now: float) -> None:
+    def _tell_progress(self, news: StageProgress, now: float) -> None:
         if news.setback != self._setbacks.get(news.stage, ""):
             self._setbacks[news.stage] = news.setback
             if news.setback:
@@ -169,18 +118,18 @@ class Rate:
             self.per_second = (done - self._first[1]) / (now - self._first[0])
 
 
-def ending_of(news: News) -> str:
+def ending_of(news: StageProgress) -> str:
     """How a stage ended, in words."""
     how = ENDINGS.get(news.outcome or "", "") if news.state == "succeeded" else ""
     return f"{how or news.state} ({news.seconds:.1f} s)"
 
 
-def setback_of(news: News) -> str:
+def setback_of(news: StageProgress) -> str:
     """Why a stage stands still, in words."""
     return f"will be tried again in {news.pause:.0f} s: {cell(news.setback)}"
 
 
-def progress_of(news: News, per_second: float) -> str:
+def progress_of(news: StageProgress, per_second: float) -> str:
     """How far a stage is, in words."""
     parts = [f"{size_of(news.done)} of {size_of(news.total)}" if news.total else size_of(news.done)]
     if news.total:
@@ -209,7 +158,7 @@ class Bars:
         self._progress: Progress | None = None
         self._tasks: dict[str, tuple[TaskID, str]] = {}
 
-    def tell(self, news: list[News], now: float) -> None:
+    def tell(self, news: Sequence[StageProgress], now: float) -> None:
         """Move the bars."""
         if self._progress is None:
             if now - self._began < PATIENCE:
@@ -218,7 +167,7 @@ class Bars:
         for each in news:
             self._move(self._progress, each)
 
-    def _move(self, progress: Progress, news: News) -> None:
+    def _move(self, progress: Progress, news: StageProgress) -> None:
         doing = news.note.removeprefix("bytes ")
         task, before = self._tasks.get(news.stage, (None, ""))
         what = doing.partition(",")[0]  # how many entries there are by now is behind the comma
@@ -239,7 +188,7 @@ class Bars:
             self._progress.stop()
 
 
-def _title(news: News, doing: str) -> str:
+def _title(news: StageProgress, doing: str) -> str:
     if news.has_ended:
         return f"{news.stage}: {ending_of(news)}"
     return f"{news.stage}: {setback_of(news)[:MOST_TITLE] if news.setback else doing or news.state}"

@@ -48,7 +48,11 @@ def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
 
 
 def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
-    """Hand off if the snapshot is there, in use and taken of this device; else the row is set inactive."""
+    """Hand off if the snapshot is there, in use and taken of this device.
+
+    A row without its device stays as it is: somebody wants the snapshot. If it cannot be made now, `verify-system` goes
+    on to tell of it, and `snapshot activate --all` to bring it back.
+    """
     request = run.request
     if request.pool_name:
         raise InvalidName(
@@ -68,7 +72,6 @@ def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
     remove_replaced(shop, run, request.image_id)
     if row is not None:
         run.log.warning("snapshot %s will be made again: %s", row.snapshot_name, lost)
-        shop.catalog.deactivate_snapshot(row.snapshot_id)
 
 
 def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:

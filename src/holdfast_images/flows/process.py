@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast import Flow, Pipeline
@@ -45,3 +46,8 @@ def all_flows(shop: Workshop) -> list[Flow[Any, Any]]:
     """Everything that a worker of images runs, the stages of the pipeline included."""
     process = process_flow(shop)
     return [process, *process.stages.values(), deactivate_flow(shop), remove_flow(shop)]
+
+
+def queue_limits(shop: Workshop) -> Mapping[str, int]:
+    """How many jobs of each queue may run at once."""
+    return {shop.queue_name(name): limit for name, limit in QUEUE_LIMITS.items()}

@@ -26,19 +26,31 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     extract: float = 1800.0
 
 
-class Workshop(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts that steps are done with. `images` is the directory of the downloaded files."""
+class Workshop:
+    """The parts that steps are done with. `images` is the directory of the downloaded files.
 
-    catalog: Catalog
-    devices: Devices
-    images: Path
-    limits: Limits = Limits()
-    source: SourceSettings = SourceSettings()
-    timeouts: Timeouts = Timeouts()
-    device_size: int = 10 << 30
-    connections: int = 2
-    host: str = ""
-    """On a store that hosts share, the one whose devices these are: part of the names of the flows."""
+    `host`: on a store that hosts share, the one whose devices these are; it is part of the names of the flows.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        devices: Devices,
+        images: Path,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        host: str = "",
+        device_size: int = 10 << 30,
+    ) -> None:
+        self.catalog = catalog
+        self.devices = devices
+        self.images = images
+        self.limits = limits
+        self.host = host
+        self.device_size = device_size
+        self.source = SourceSettings()
+        self.timeouts = Timeouts()
+        self.connections = 2
 
     def flow_name(self, name: str) -> str:
         """The name of a flow; with a host in it only that host's workers run its jobs."""

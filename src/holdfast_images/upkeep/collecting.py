@@ -7,14 +7,15 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast_images.app import Images
+from holdfast import Engine
 from holdfast_images.catalog.rows import Reservation
 from holdfast_images.devices.protocol import COLLECTED, NO_ID, Device, Found, Kind
 from holdfast_images.errors import ImageError
 from holdfast_images.flows.replacement import discard_update
+from holdfast_images.flows.workshop import Workshop
 from holdfast_images.model import file_name, image_of_file, recorded_file_name
 from holdfast_images.source.partial import remove_partials
-from holdfast_images.upkeep.facts import PARTIAL, Facts, work_of
+from holdfast_images.upkeep.facts import PARTIAL, Facts, gather, work_of
 from holdfast_images.upkeep.healing import mend, wrong_rows
 
 STALE_SECONDS = 3600
@@ -58,6 +59,33 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Collection(msgspec.Struct, frozen=True, kw_only=True):
+    """What was left over, and what became of it; of a dry run nothing became."""
+
+    actions: tuple[Action, ...]
+    done: tuple[Collected, ...] = ()
+
+    @property
+    def removed(self) -> list[Action]:
+        """What is gone, or was put right."""
+        return [each.action for each in self.done if each.removed]
+
+    @property
+    def kept(self) -> list[Collected]:
+        """What could not be removed, and why."""
+        return [each for each in self.done if not each.removed]
+
+
+def collect_garbage(shop: Workshop, engine: Engine, *, dry_run: bool, refusals_older_than: float | None) -> Collection:
+    """Plan, and unless it is a dry run carry it out. Crash: as in collect."""
+    # What is left over is told by the rows: they are put right first.
+    rows = plan_rows(shop)
+    done = collect(shop, engine, rows) if rows and not dry_run else []
+    rest = plan(gather(shop, engine), refusals_older_than=refusals_older_than)
+    done += [] if dry_run else collect(shop, engine, rest)
+    return Collection(actions=(*rows, *rest), done=tuple(done))
+
+
 # --- the plan: pure -------------------------------------------------------------------------------------------
 
 
@@ -70,9 +98,9 @@ def plan(facts: Facts, *, refusals_older_than: float | None = None) -> list[Acti
     return actions
 
 
-def plan_rows(images: Images) -> list[Action]:
+def plan_rows(shop: Workshop) -> list[Action]:
     """The rows that can be put right by what is there."""
-    wrong = [each for each in wrong_rows(images) if each.mend is not None]
+    wrong = [each for each in wrong_rows(shop) if each.mend is not None]
     return [Action(kind=Leftover.ROW, subject=each.subject, why=each.why) for each in wrong]
 
 
@@ -198,40 +226,40 @@ def _is_worked_on(facts: Facts, image_id: str, name: str = "") -> bool:
 # --- carrying it out ------------------------------------------------------------------------------------------
 
 
-def collect(images: Images, actions: Sequence[Action]) -> list[Collected]:
+def collect(shop: Workshop, engine: Engine, actions: Sequence[Action]) -> list[Collected]:
     """Carry the plan out, leaving alone what has become somebody's meanwhile. One failure does not stop the rest.
 
     A job that begins at this very moment finds its file or device gone and makes it again.
     Crash: some are removed, the next plan has the others.
     """
-    done = [_collected(images, action) for action in actions if action.kind is not Leftover.REMAINS]
-    return [*done, *_collected_remains(images, [each for each in actions if each.kind is Leftover.REMAINS])]
+    done = [_collected(shop, engine, action) for action in actions if action.kind is not Leftover.REMAINS]
+    return [*done, *_collected_remains(shop, [each for each in actions if each.kind is Leftover.REMAINS])]
 
 
-def _collected(images: Images, action: Action) -> Collected:
-    now = Facts(now=0.0, work=tuple(work_of(images)))
+def _collected(shop: Workshop, engine: Engine, action: Action) -> Collected:
+    now = Facts(now=0.0, work=tuple(work_of(engine)))
     if action.kind is not Leftover.LOCK and _is_worked_on(now, action.image_id, action.subject):
         return Collected(action=action, removed=False, reason="a job has begun to work on it")
     try:
-        if _is_recorded(images, action):
+        if _is_recorded(shop, action):
             return Collected(action=action, removed=False, reason="a job has recorded it")
-        return Collected(action=action, removed=_remove(images, action))
+        return Collected(action=action, removed=_remove(shop, action))
     except (ImageError, OSError) as error:
         return Collected(action=action, removed=False, reason=str(error))
 
 
-def _collected_remains(images: Images, actions: Sequence[Action]) -> Iterator[Collected]:
+def _collected_remains(shop: Workshop, actions: Sequence[Action]) -> Iterator[Collected]:
     """The backend removes them all at once, and those it has made by removing other things."""
-    images.devices.collect()
-    left = {each.subject for each in images.devices.disagreements()} if actions else set()
+    shop.devices.collect()
+    left = {each.subject for each in shop.devices.disagreements()} if actions else set()
     for action in actions:
         reason = "somebody works on it, or the log says what failed" if action.subject in left else ""
         yield Collected(action=action, removed=not reason, reason=reason)
 
 
-def _is_recorded(images: Images, action: Action) -> bool:
+def _is_recorded(shop: Workshop, action: Action) -> bool:
     """Has it got its row since the plan was made?"""
-    catalog = images.catalog
+    catalog = shop.catalog
     match action.kind:
         case Leftover.DEVICE:
             return any(row.device_name == action.subject for row in catalog.list_unpacked_images())
@@ -242,20 +270,20 @@ def _is_recorded(images: Images, action: Action) -> bool:
             is_staged = update is not None and file_name(update.image_id, update.checksum) == action.subject
             is_completed = image is not None and image.download_status == "completed"
             return is_staged or (
-                image is not None and is_completed and images.shop.recorded_file(image).name == action.subject
+                image is not None and is_completed and shop.recorded_file(image).name == action.subject
             )
         case _:
             return False
 
 
-def _remove(images: Images, action: Action) -> bool:
-    catalog, directory = images.catalog, images.shop.images
+def _remove(shop: Workshop, action: Action) -> bool:
+    catalog, directory = shop.catalog, shop.images
     match action.kind:
         case Leftover.LOCK:
             return catalog.release_image_lock(action.image_id, action.subject)
         case Leftover.DEVICE | Leftover.SNAPSHOT:
             device_id = NO_ID if action.device_id is None else action.device_id
-            images.devices.delete(Device(id=device_id, name=action.subject, uuid=action.uuid))
+            shop.devices.delete(Device(id=device_id, name=action.subject, uuid=action.uuid))
             if action.image_id and action.device_id is not None:
                 catalog.release_reservation(action.image_id, action.device_id)
         case Leftover.RESERVATION:
@@ -267,12 +295,12 @@ def _remove(images: Images, action: Action) -> bool:
         case Leftover.FILE:
             (directory / action.subject).unlink(missing_ok=True)
         case Leftover.ROW:
-            return mend(images, action.subject, action.why)
+            return mend(shop, action.subject, action.why)
         case Leftover.CONTENT:
             update = catalog.get_update(action.image_id)
             if update is None or file_name(update.image_id, update.checksum) != action.subject:
                 return False
-            discard_update(images.shop, action.image_id, update.checksum)
+            discard_update(shop, action.image_id, update.checksum)
         case Leftover.REFUSAL:
             catalog.forget_refusals(action.subject)
     return True

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import Finding, JobState
+from holdfast import Engine, Finding, JobState
 from holdfast.errors import NotFound
-from holdfast_images.app import Images
 from holdfast_images.catalog.rows import (
     Image,
     ImageLock,
@@ -23,6 +22,7 @@ from holdfast_images.catalog.rows import (
     Verification,
 )
 from holdfast_images.devices.protocol import Found
+from holdfast_images.flows.workshop import Workshop
 
 MOST_JOBS = 1 << 30
 UNFINISHED = (JobState.PENDING, JobState.RUNNING)
@@ -67,25 +67,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that are named as owners of locks and have ended, or are not known any more."""
 
 
-def gather(images: Images) -> Facts:
+def gather(shop: Workshop, engine: Engine) -> Facts:
     """Look at everything.
 
     First at what is there, then at the jobs, then at the rows: so what a job has made is either still its own, or has
     its row.
     """
-    catalog = images.catalog
-    found = tuple(images.devices.found())
-    disagreements = tuple(images.devices.disagreements())
-    files = tuple(files_in(images.shop.images))
+    catalog = shop.catalog
+    found = tuple(shop.devices.found())
+    disagreements = tuple(shop.devices.disagreements())
+    files = tuple(files_in(shop.images))
     locks = tuple(catalog.list_image_locks())
     return Facts(
-        now=images.engine.store.now() / 1000,
+        now=engine.store.now() / 1000,
         files=files,
         found=found,
         disagreements=disagreements,
         locks=locks,
-        finished=frozenset(_finished(images, locks)),
-        work=tuple(work_of(images)),
+        finished=frozenset(_finished(engine, locks)),
+        work=tuple(work_of(engine)),
         images=tuple(catalog.list_images()),
         unpacked=tuple(catalog.list_unpacked_images()),
         snapshots=tuple(catalog.list_snapshots()),
@@ -95,10 +95,10 @@ def gather(images: Images) -> Facts:
     )
 
 
-def work_of(images: Images) -> Iterator[Work]:
+def work_of(engine: Engine) -> Iterator[Work]:
     """Every unfinished job of the image flows."""
-    store = images.engine.store
-    for flow in images.flows:
+    store = engine.store
+    for flow in engine.flows:
         for job in store.jobs(flow=flow, states=UNFINISHED, limit=MOST_JOBS):
             request = msgspec.json.decode(store.request(job.job_id))
             yield Work(
@@ -135,13 +135,13 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _finished(images: Images, locks: tuple[ImageLock, ...]) -> Iterator[str]:
+def _finished(engine: Engine, locks: tuple[ImageLock, ...]) -> Iterator[str]:
     for lock in locks:
         kind, _, job_id = lock.locked_by.partition(":")
         if kind != "job":
             continue
         try:
-            if images.engine.store.job(job_id).state not in UNFINISHED:
+            if engine.store.job(job_id).state not in UNFINISHED:
                 yield job_id
         except NotFound:
             yield job_id

@@ -10,10 +10,9 @@ from functools import partial
 
 import msgspec
 
-from holdfast_images.app import Images
 from holdfast_images.catalog.rows import Image, UnpackedImage, Violation
 from holdfast_images.errors import ImageError
-from holdfast_images.flows.workshop import recorded_device, uuids_of
+from holdfast_images.flows.workshop import Workshop, recorded_device, uuids_of
 from holdfast_images.source.hashing import hash_file
 
 
@@ -25,28 +24,28 @@ class Wrong(msgspec.Struct, frozen=True, kw_only=True):
     mend: Callable[[], object] | None
 
 
-def wrong_rows(images: Images) -> Iterator[Wrong]:
+def wrong_rows(shop: Workshop) -> Iterator[Wrong]:
     """Every row that breaks a rule of the catalog or names a path where nothing of this state is. Changes nothing."""
-    for violation in images.catalog.violations():
+    for violation in shop.catalog.violations():
         yield Wrong(
             subject=f"image {violation.image_id}",
             why=f"rule {violation.rule}: {violation.message}",
-            mend=_remedy(images, violation),
+            mend=_remedy(shop, violation),
         )
-    yield from _moved(images)
+    yield from _moved(shop)
 
 
-def mend(images: Images, subject: str, why: str) -> bool:
+def mend(shop: Workshop, subject: str, why: str) -> bool:
     """Put one row right, if it is still wrong. Crash: each is one transaction."""
-    for wrong in wrong_rows(images):
+    for wrong in wrong_rows(shop):
         if (wrong.subject, wrong.why) == (subject, why) and wrong.mend is not None:
             wrong.mend()
             return True
     return False
 
 
-def _moved(images: Images) -> Iterator[Wrong]:
-    catalog, shop = images.catalog, images.shop
+def _moved(shop: Workshop) -> Iterator[Wrong]:
+    catalog = shop.catalog
     for image in catalog.list_images("completed"):
         path = str(shop.recorded_file(image))
         if image.local_path != path:
@@ -54,11 +53,11 @@ def _moved(images: Images) -> Iterator[Wrong]:
     for row in catalog.list_unpacked_images():
         if recorded_device(row.device_id, row.device_name, "") is None:
             continue  # verify-system tells of it, and processing the image forgets it
-        path = str(images.devices.path_of(row.device_name))
+        path = str(shop.devices.path_of(row.device_name))
         if row.device_path != path:
             yield _elsewhere(f"image {row.image_id}", path, partial(catalog.set_device_path, row.image_id, path))
     for snapshot in catalog.list_snapshots():
-        name, path = snapshot.snapshot_name, str(images.devices.path_of(snapshot.snapshot_name))
+        name, path = snapshot.snapshot_name, str(shop.devices.path_of(snapshot.snapshot_name))
         if snapshot.device_path != path:
             yield _elsewhere(f"snapshot {name}", path, partial(catalog.set_snapshot_path, name, path))
 
@@ -67,8 +66,8 @@ def _elsewhere(subject: str, path: str, mend: Callable[[], object]) -> Wrong:
     return Wrong(subject=subject, why=f"it is at {path}, and another path is recorded", mend=mend)
 
 
-def _remedy(images: Images, violation: Violation) -> Callable[[], object] | None:
-    catalog = images.catalog
+def _remedy(shop: Workshop, violation: Violation) -> Callable[[], object] | None:
+    catalog = shop.catalog
     if violation.rule == 4:
         return catalog.settle_activations
     image = catalog.get_image_by_id(violation.image_id)
@@ -76,27 +75,27 @@ def _remedy(images: Images, violation: Violation) -> Callable[[], object] | None
     snapshots = catalog.get_snapshots_by_image_id(violation.image_id)
     if row is None or (image is None and snapshots):
         return None
-    if image is not None and _is_whole(images, image, row):
-        return partial(_record_as_whole, images, image)
+    if image is not None and _is_whole(shop, image, row):
+        return partial(_record_as_whole, shop, image)
     # Nothing depends on the row, so it can be forgotten: gc collects the device, processing the image makes it again.
     return None if snapshots else partial(catalog.delete_unpacked_image, violation.image_id)
 
 
-def _is_whole(images: Images, image: Image, row: UnpackedImage) -> bool:
+def _is_whole(shop: Workshop, image: Image, row: UnpackedImage) -> bool:
     """Are the file and the device of the image what its row says, by every byte of them?"""
-    found = images.devices.look(row.device_name)
+    found = shop.devices.look(row.device_name)
     if found is None or found.uuid not in uuids_of(image.image_id, image.checksum or ""):
         return False
     device = recorded_device(row.device_id, row.device_name, found.uuid or "", found.size)
     if device is None:
         return False
     try:
-        images.devices.verify(device, deep=True)
-        return hash_file(images.shop.recorded_file(image)) == image.checksum
+        shop.devices.verify(device, deep=True)
+        return hash_file(shop.recorded_file(image)) == image.checksum
     except (ImageError, OSError):
         return False
 
 
-def _record_as_whole(images: Images, image: Image) -> None:
-    images.catalog.mark_completed(image.image_id)
-    images.catalog.mark_unpacked_verified(image.image_id)
+def _record_as_whole(shop: Workshop, image: Image) -> None:
+    shop.catalog.mark_completed(image.image_id)
+    shop.catalog.mark_unpacked_verified(image.image_id)

@@ -16,7 +16,7 @@ from tests.acceptance.driving import SOURCES
 from tests.acceptance.images.driving import ImageHoldfast
 
 COMMANDS = dict(image_commands())
-HEAVY = {"asyncio", "concurrent.futures", "holdfast_images.app", "msgspec", "rich", "shutil", "sqlite3", "tomllib"}
+HEAVY = {"asyncio", "concurrent.futures", "holdfast_images.manager", "msgspec", "rich", "shutil", "sqlite3", "tomllib"}
 NEVER = {
     "asyncio",
     "concurrent.futures",

@@ -26,7 +26,7 @@ from holdfast_images.source.partial import partials_of
 from holdfast_images.source.settings import SourceSettings
 from tests.support.images.archives import member
 from tests.support.images.lying_server import PATH, Exchange, LyingServer
-from tests.support.images.small_image import small_image, workshop_at
+from tests.support.images.small_image import shop_with, small_image, workshop_at
 
 RANGE = 128 << 10
 CONTENT = random.Random(11).randbytes(24 * RANGE + 77)
@@ -257,7 +257,7 @@ def paced(web: LyingServer, rate: int) -> Callable[[Exchange], None]:
 def test_a_line_slower_than_the_timeout_is_no_failure(web: LyingServer, tmp_path: Path) -> None:
     web.content = image_of(9 << 20)
     web.lie = paced(web, 1 << 20)
-    shop: Workshop = msgspec.structs.replace(
+    shop: Workshop = shop_with(
         workshop_at(tmp_path), timeouts=Timeouts(download=3.0), source=msgspec.structs.replace(SETTINGS, tries=5)
     )
     with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker():
@@ -280,7 +280,7 @@ def test_a_line_slower_than_the_timeout_is_no_failure(web: LyingServer, tmp_path
 def test_a_line_that_brings_nothing_is_told_with_the_name_of_the_setting(web: LyingServer, tmp_path: Path) -> None:
     web.content = image_of(1 << 20)
     web.lie = paced(web, 2000)
-    shop = msgspec.structs.replace(workshop_at(tmp_path), timeouts=Timeouts(download=0.5), source=SETTINGS)
+    shop = shop_with(workshop_at(tmp_path), timeouts=Timeouts(download=0.5), source=SETTINGS)
     with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker():
         request = request_of(web)
         result = engine.wait(engine.submit("process-image", request, key=key_of(request)), timeout=120)

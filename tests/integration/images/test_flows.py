@@ -25,7 +25,7 @@ from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.workshop import Timeouts, Workshop
 from tests.integration.images.conftest import Process
 from tests.support.images.archives import member, symlink
-from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
+from tests.support.images.small_image import IMAGE_ID, request_for, shop_with, small_image, tree_of, workshop_at
 from tests.support.waiting import eventually
 
 STAGES = ("download", "unpack", "activate")
@@ -122,6 +122,26 @@ def test_who_undoes_the_work_each_time_is_told_of_and_not_fought_for_ever(proces
     assert reason(results["activate"]).startswith("DeviceLost: ")
     assert 1 < len(undone) < 10
     assert outcomes(healed) == ["handoff", "handoff", "completed"]
+    assert_consistent(shop)
+
+
+def test_a_lost_snapshot_that_cannot_be_made_stays_wanted(process: Process, shop: Workshop) -> None:
+    process()
+    file = device_path(shop) / "rootfs/etc/hostname"
+    there = file.stat()
+    file.write_bytes(b"smalL\n")
+    os.utime(file, ns=(there.st_atime_ns, there.st_mtime_ns))
+    shutil.rmtree(snapshot_path(shop).parent)
+    refused = process()
+    row = shop.catalog.check_snapshot_exists(IMAGE_ID, f"snap-{IMAGE_ID}")
+    told = [violation for violation in shop.catalog.violations() if violation.rule == 4]
+    healed = process()
+
+    assert "not as it was sealed" in reason(refused["activate"])
+    assert row is not None
+    assert row.active
+    assert told == []
+    assert healed["activate"].state is JobState.SUCCEEDED
     assert_consistent(shop)
 
 
@@ -325,7 +345,7 @@ def test_a_refused_image_leaves_nothing_and_is_refused_again_at_once(
 def test_raised_limits_let_through_what_was_refused_by_lower_ones(
     process: Process, shop: Workshop, tmp_path: Path, source: Path
 ) -> None:
-    narrow = msgspec.structs.replace(shop, limits=Limits(entries=3))
+    narrow = shop_with(shop, limits=Limits(entries=3))
     with Engine.open(tmp_path / "other", flows=all_flows(narrow)) as engine, engine.worker(concurrency=2):
         job = engine.submit("process-image", request_for(source), key="narrow")
         engine.wait(job, timeout=30)
@@ -410,7 +430,7 @@ def test_a_job_that_waits_for_the_lock_removes_nothing_when_it_is_cancelled(
 
 
 def test_judging_an_archive_has_its_time_and_no_more(tmp_path: Path, source: Path) -> None:
-    hurried = msgspec.structs.replace(workshop_at(tmp_path), timeouts=Timeouts(extract=0.001))
+    hurried = shop_with(workshop_at(tmp_path), timeouts=Timeouts(extract=0.001))
     with Engine.open(tmp_path / "state", flows=all_flows(hurried)) as engine, engine.worker(concurrency=2):
         request = request_for(source)
         job = engine.submit("process-image", request, key=key_of(request))
@@ -424,7 +444,7 @@ def test_judging_an_archive_has_its_time_and_no_more(tmp_path: Path, source: Pat
 
 def test_small_files_need_more_space_than_their_content(tmp_path: Path, source: Path) -> None:
     source.write_bytes(small_image(*(member(b"rootfs/usr/%d" % number, b"x") for number in range(500))))
-    shop = msgspec.structs.replace(workshop_at(tmp_path), device_size=1 << 20)
+    shop = shop_with(workshop_at(tmp_path), device_size=1 << 20)
     with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker(concurrency=2):
         request = request_for(source)
         job = engine.submit("process-image", request, key=key_of(request))

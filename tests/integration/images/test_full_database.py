@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_images import running
-from holdfast_images.app import Images
+from holdfast_images import ImageManager, jobs
 from holdfast_images.errors import CatalogUnavailable
-from holdfast_images.running import run_to_end
 from holdfast_images.settings import Settings
 from tests.support.images.lying_server import Exchange, LyingServer
 from tests.support.images.small_disks import tmpfs_on
@@ -39,7 +37,7 @@ def test_a_job_on_a_disk_that_became_full_ends_its_command_and_goes_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Beside the half minute after which a worker calls itself unwell.
-    monkeypatch.setattr(running, "RECORD_PATIENCE", 1.0)
+    monkeypatch.setattr(jobs, "RECORD_PATIENCE", 1.0)
     disk = tmp_path / "disk"
     disk.mkdir()
     with LyingServer().running() as web, tmpfs_on(disk, megabytes=8, inodes=1000):
@@ -55,11 +53,11 @@ def test_a_job_on_a_disk_that_became_full_ends_its_command_and_goes_on_later(
         settings = Settings(data=str(tmp_path / "data"))
         request = request_for(tmp_path / "x")
         request = type(request)(s3_key=request.s3_key, image_id=request.image_id, location=web.location)
-        with Images.open(disk / "state", settings) as images:
-            job = images.submit(request)
+        with ImageManager.open(disk / "state", settings) as images:
+            [job] = images.submit(request).jobs
             with pytest.raises(CatalogUnavailable, match=r"nothing can be recorded.*disk is full"):
-                run_to_end(images, job)
+                images.wait(job.job_id)
             filled[0].unlink()
-            run_to_end(images, job)
+            done = images.wait(job.job_id)
 
-            assert images.engine.wait(job, timeout=60).state == "succeeded"
+            assert done.image_id == request.image_id

@@ -13,23 +13,22 @@ import pytest
 SCRIPT = """
 import os, resource, sys
 from pathlib import Path
-from holdfast_images.app import Images
+from holdfast_images import ImageManager
 from holdfast_images.errors import NoThreads
-from holdfast_images.running import run_to_end
 from tests.support.images.small_image import request_for, small_image
 
 place = Path(sys.argv[1])
 (place / "source.tar").write_bytes(small_image())
-with Images.open(place / "state") as images:
+with ImageManager.open(place / "state") as images:
     # Everything is imported before the user is another one, who cannot read it everywhere.
-    run_to_end(images, images.submit(request_for(place / "source.tar")))
-    job = images.submit(request_for(place / "source.tar", snapshot="more"))
+    images.process(request_for(place / "source.tar"))
+    [job] = images.submit(request_for(place / "source.tar", snapshot="more")).jobs
     for path in place.rglob("*"):
         os.chown(path, 65534, 65534, follow_symlinks=False)
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
     os.setuid(65534)
     try:
-        run_to_end(images, job)
+        images.wait(job.job_id)
     except NoThreads as error:
         print(error, flush=True)
     os._exit(0)

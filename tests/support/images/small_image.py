@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from pathlib import Path
@@ -33,6 +34,14 @@ def workshop_at(directory: Path) -> Workshop:
     """Catalog, devices and files below one directory."""
     state = directory / "state"
     return Workshop(catalog=Catalog.open(state), devices=DirectoryDevices.open(state), images=state / "images")
+
+
+def shop_with(shop: Workshop, **changes: object) -> Workshop:
+    """The same parts, but for these."""
+    other = copy.copy(shop)
+    for name, value in changes.items():
+        setattr(other, name, value)
+    return other
 
 
 def request_for(file: Path, *, snapshot: str = "", **judging: object) -> ProcessRequest:

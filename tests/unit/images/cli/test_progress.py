@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast_images.cli.progress import SAY_EVERY, Lines, News, Rate, progress_of, size_of
+from holdfast_images.cli.progress import SAY_EVERY, Lines, Rate, progress_of, size_of
+from holdfast_images.messages import StageProgress
 
 MEBIBYTE = 1 << 20
 
 
-def told(*looks: tuple[float, News]) -> list[str]:
+def told(*looks: tuple[float, StageProgress]) -> list[str]:
     said: list[str] = []
     lines = Lines(said.append)
     for now, news in looks:
@@ -15,13 +16,13 @@ def told(*looks: tuple[float, News]) -> list[str]:
     return said
 
 
-def fetching(done: int, **fields: object) -> News:
+def fetching(done: int, **fields: object) -> StageProgress:
     given = {"stage": "download", "state": "running", "step": "download", "note": "bytes downloaded"}
-    return News(**{**given, "done": done, "total": 100 * MEBIBYTE, **fields})  # type: ignore[arg-type]
+    return StageProgress(**{**given, "done": done, "total": 100 * MEBIBYTE, **fields})  # type: ignore[arg-type]
 
 
 def test_a_stage_is_told_when_it_begins_and_when_it_ends_and_not_in_between() -> None:
-    ended = News(stage="download", state="succeeded", outcome="completed", seconds=1.25)
+    ended = StageProgress(stage="download", state="succeeded", outcome="completed", seconds=1.25)
 
     assert told((0, fetching(0)), (1, fetching(5)), (2, ended), (3, ended)) == [
         "download: begun",
@@ -30,13 +31,13 @@ def test_a_stage_is_told_when_it_begins_and_when_it_ends_and_not_in_between() ->
 
 
 def test_a_stage_that_found_its_work_done_says_so() -> None:
-    ended = News(stage="unpack", state="succeeded", outcome="handoff", seconds=0.01)
+    ended = StageProgress(stage="unpack", state="succeeded", outcome="handoff", seconds=0.01)
 
     assert told((0, ended)) == ["unpack: already done (0.0 s)"]
 
 
 def test_a_failed_stage_says_so() -> None:
-    assert told((0, News(stage="unpack", state="failed", outcome="abort"))) == ["unpack: failed (0.0 s)"]
+    assert told((0, StageProgress(stage="unpack", state="failed", outcome="abort"))) == ["unpack: failed (0.0 s)"]
 
 
 def test_a_long_stage_is_told_every_few_seconds_with_rate_and_time_left() -> None:

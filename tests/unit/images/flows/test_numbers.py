@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.flow import Step
-from holdfast_images.app import queue_limits
 from holdfast_images.errors import CatalogUnavailable, DeviceBusy, SourceChanged, SourceUnavailable
-from holdfast_images.flows.process import all_flows
+from holdfast_images.flows.process import all_flows, queue_limits
 from holdfast_images.flows.workshop import Timeouts, Workshop
 
 FILES: dict[Any, int] = {OSError: 2}

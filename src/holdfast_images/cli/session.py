@@ -1,0 +1,92 @@
+"""From the settings of a command to the image manager, to its log, and to what `holdfast worker` runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.cli.settings import Settings
+from holdfast_images.errors import CatalogUnavailable, printable
+from holdfast_images.manager import ImageManager
+from holdfast_images.settings import load_settings
+
+if TYPE_CHECKING:
+    from holdfast.cli.opening import App
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def data_option(command: F) -> F:
+    """--data, of every command that touches files or devices."""
+    return click.option("--data", metavar="DIR", help="Where files and devices are; beside the database by default.")(
+        command
+    )
+
+
+def image_manager(settings: Settings, **flags: Any) -> ImageManager:
+    """The manager that file, environment and these flags ask for, the flags strongest. Opens nothing."""
+    return ImageManager.open(settings.place, load_settings(settings.file, os.environ, flags))
+
+
+@contextmanager
+def opened(settings: Settings, **flags: Any) -> Iterator[ImageManager]:
+    """The same with a log, closed at the end."""
+    with image_manager(settings, **flags) as images:
+        begin(settings, images)
+        yield images
+
+
+def begin(settings: Settings, images: ImageManager) -> None:
+    """Before jobs are submitted or looked at: who does it, and where the log goes. A finished image needs neither."""
+    images.actor = settings.actor
+    configure_log(settings)
+
+
+def image_app(settings: Settings) -> App:
+    """What `holdfast worker` runs if it is not told otherwise. It stays open until the process ends."""
+    from holdfast.cli.opening import App  # noqa: PLC0415 - other commands do without
+    from holdfast.errors import StoreUnavailable  # noqa: PLC0415 - as above
+
+    images = image_manager(settings)
+    images.actor = settings.actor
+
+    def start() -> None:
+        try:
+            images.prepare()
+        except CatalogUnavailable as error:
+            raise StoreUnavailable(str(error), hint=error.hint) from error  # which a worker waits for
+
+    return App(list(images.flows), images.queue_limits(), start)
+
+
+def configure_log(settings: Settings) -> None:
+    """What steps say goes to stderr: as log lines if they are asked for, else the warnings in plain words."""
+    import logging  # noqa: PLC0415 - a finished image is found without a word
+
+    # A command tells its user of an error itself; the store's log line would only repeat it.
+    refusals = logging.getLogger("holdfast.operators")
+    refusals.propagate = False
+    refusals.addHandler(logging.NullHandler())
+    if settings.json and settings.verbosity <= 0:
+        logging.disable(logging.ERROR)
+    elif settings.verbosity > 0 or settings.log_format == "json":
+        from holdfast import logs  # noqa: PLC0415 - seldom asked for
+
+        logs.configure(settings.log_format, level=max(logging.DEBUG, logging.WARNING - 10 * settings.verbosity))
+    elif settings.verbosity == 0:
+
+        class PlainWords(logging.Formatter):
+            def format(self, record: logging.LogRecord) -> str:
+                return printable(record.getMessage())  # a traceback is for who runs a worker, or asks with -v
+
+        handler = logging.StreamHandler()
+        handler.setFormatter(PlainWords())
+        # What ends a job is told as the error of the command.
+        handler.addFilter(lambda record: record.levelno in (logging.WARNING, logging.CRITICAL))
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    else:
+        logging.disable(logging.ERROR)
