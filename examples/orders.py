@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast import Abort, Engine, Flow, JobState, Run, Transaction, exponential, fixed
+from holdfast import Abort, Engine, Flow, JobState, Run, Tables, Transaction, exponential, fixed
 
 LIMIT = 500
 
