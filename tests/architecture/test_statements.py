@@ -69,7 +69,10 @@ def test_every_statement_is_run_by_somebody(package: str) -> None:
     code = "".join(file.read_text(encoding="utf-8") for file in folder(package).rglob("*.py"))
     names = set(chain.from_iterable(load_statements(package, dialect) for dialect in DIALECTS))
 
-    assert sorted(name for name in names if f'"{name}"' not in code) == []
+    # A name may be put together from a list of tables.
+    made = tuple(re.findall(r'f"([a-z]+_)\{', code)) or ("-",)
+
+    assert sorted(name for name in names if f'"{name}"' not in code and not name.startswith(made)) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

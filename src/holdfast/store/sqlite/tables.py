@@ -22,9 +22,6 @@ def translate(error: Exception, where: object) -> HoldfastError:
     """Our error for one of SQLite's; RowRefused for a row that a rule of its table refuses."""
     if not isinstance(error, sqlite3.Error) or isinstance(error, sqlite3.IntegrityError):
         return RowRefused(f"{where}: {error}")
-    is_closed = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
-    if is_closed and os.access(str(where), os.R_OK | os.W_OK):
-        return StoreUnavailable(f"{where}: {error}", hint="this process is out of descriptors or memory")
     return translate_store(error, str(where))
 
 
