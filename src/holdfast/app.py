@@ -21,7 +21,7 @@ from holdfast.errors import BadInput, StoreCorrupt
 from holdfast.guard.check import check
 from holdfast.guard.rounds import Rounds
 from holdfast.guard.survey import look_at_open
-from holdfast.guard.watch import Watch, stop_stalled
+from holdfast.guard.watch import Check, Watch, stop_stalled
 from holdfast.store.opening import open_store
 from holdfast.store.preparing import REQUEST_LIMIT
 from holdfast.store.protocol import Store
@@ -111,10 +111,13 @@ class Engine(Client):
             )
 
     @contextmanager
-    def worker(self, *, telemetry: Telemetry | None = None, **settings: Any) -> Iterator[Worker]:
+    def worker(
+        self, *, telemetry: Telemetry | None = None, checks: Sequence[Check] = (), **settings: Any
+    ) -> Iterator[Worker]:
         """A worker in this process, stopped cleanly at the end of the block; settings as in WorkerSettings.
 
-        The guard looks beside it, for the first time after its interval: an open has just looked.
+        The guard looks beside it, for the first time after its interval: an open has just looked. `checks` are what the
+        application has to say of its own rows, asked in every round.
         """
         chosen = WorkerSettings(**settings)
         worker = Worker(self.store, self.flows, chosen, telemetry or Telemetry(), prepare=self.refuse_broken_rules)
@@ -122,7 +125,7 @@ class Engine(Client):
             services.callback(worker.stop)
             worker.start()
             if chosen.check_interval:
-                services.enter_context(guarding(worker, self.store, chosen, at_once=False))
+                services.enter_context(guarding(worker, self.store, chosen, at_once=False, checks=checks))
             yield worker
 
     def recover_stalled(self, job_id: str, *, reason: str) -> bool:
@@ -146,9 +149,16 @@ class Engine(Client):
 
 
 @contextmanager
-def guarding(worker: Worker, store: Store, settings: WorkerSettings, *, at_once: bool) -> Iterator[Watch]:
-    """The guard's rounds beside a worker."""
-    automatic = settings.stall == "automatic"
-    watch = Watch(store, telemetry=worker.telemetry, automatic=automatic, actor=f"guard:{worker.worker_id}")
+def guarding(
+    worker: Worker, store: Store, settings: WorkerSettings, *, at_once: bool, checks: Sequence[Check] = ()
+) -> Iterator[Watch]:
+    """The guard's rounds beside a worker, with the checks of the application."""
+    watch = Watch(
+        store,
+        telemetry=worker.telemetry,
+        automatic=settings.stall == "automatic",
+        actor=f"guard:{worker.worker_id}",
+        checks=checks,
+    )
     with watch, Rounds(watch.run_once, interval=settings.check_interval, at_once=at_once):
         yield watch

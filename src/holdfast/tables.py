@@ -74,23 +74,23 @@ class Tables:
         Raises StoreTooNew, with nothing changed, if a newer program has made them. Crash: they are as they were before,
         or up to date.
         """
-        database: _Database
-        if is_postgres(place):
-            try:
-                from holdfast.store.postgres.tables import PostgresTables  # noqa: PLC0415 - when a URL asks for it
-            except ImportError as error:
-                raise not_installed(error) from error
-            database = PostgresTables(postgres_place(str(place)), synchronous=synchronous)
-        else:
-            from holdfast.store.sqlite.tables import SqliteTables  # noqa: PLC0415 - as above
-
-            database = SqliteTables(database_path(place), synchronous=synchronous)
+        database = _connected(place, synchronous)
         try:
             database.migrate(self.name, self.ledger, self.migrations(database.dialect))
         except BaseException:
             database.pool.close()
             raise
         return OpenTables(self, database)
+
+    def are_made(self, place: str | Path) -> bool:
+        """Are they at the place of this engine, in whatever version? Makes nothing."""
+        if not is_postgres(place) and not database_path(place).exists():
+            return False
+        database = _connected(place, "FULL")
+        try:
+            return database.is_made(self.ledger)
+        finally:
+            database.pool.close()
 
     def on(self, tx: Transaction) -> TableSession:
         """These tables in the transaction of a commit step: what is written there is committed with the job."""
@@ -112,6 +112,18 @@ class Tables:
         if found is None:
             raise BadInput(f"tables {self.name} have no statement {text!r}")
         return found
+
+
+def _connected(place: str | Path, synchronous: str) -> _Database:
+    if is_postgres(place):
+        try:
+            from holdfast.store.postgres.tables import PostgresTables  # noqa: PLC0415 - when a URL asks for it
+        except ImportError as error:
+            raise not_installed(error) from error
+        return PostgresTables(postgres_place(str(place)), synchronous=synchronous)
+    from holdfast.store.sqlite.tables import SqliteTables  # noqa: PLC0415 - as above
+
+    return SqliteTables(database_path(place), synchronous=synchronous)
 
 
 def make_tables(place: str | Path, flows: Iterable[Flow[Any, Any]], *, synchronous: str = "FULL") -> None:
@@ -241,6 +253,7 @@ class _Database(Protocol):
     def reading(self) -> AbstractContextManager[Any]: ...
 
     def migrate(self, name: str, ledger: str, migrations: Sequence[Migration]) -> None: ...
+    def is_made(self, ledger: str) -> bool: ...
 
 
 class _CommitTransaction(Protocol):

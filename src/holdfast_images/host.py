@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.errors import StoreError, StoreReadOnly
 from holdfast_images.catalog.catalog import Catalog
+from holdfast_images.catalog.database import is_made
 from holdfast_images.catalog.place import database_path, is_postgres
 from holdfast_images.catalog.rows import HostClaim, Image, Snapshot, UnpackedImage
 from holdfast_images.data_owner import Owner, check_owner, claim_data, forget_mark, is_marked, machine_id, read_owner
@@ -125,6 +126,11 @@ class LocalHost(Workshop):
         return msgspec.structs.replace(row, device_path=str(self.path_of(row.snapshot_name)))
 
     # --- its parts ---
+
+    @property
+    def has_catalog(self) -> bool:
+        """Was an image ever processed at this place? Makes nothing."""
+        return is_made(self.place)
 
     @cached_property
     def catalog(self) -> Catalog:  # type: ignore[override] # as above

@@ -14,10 +14,11 @@ from holdfast.errors import JobFailed, NotFound
 from holdfast_images.catalog.rows import HostClaim
 from holdfast_images.errors import CatalogUnavailable, ImageBusy, ImageError, Interrupted, NoThreads, error_from
 from holdfast_images.flows.finished import Finished
-from holdfast_images.flows.messages import PROCESS, ProcessRequest, key_of
+from holdfast_images.flows.messages import PROCESS, ActivateRequest, ActivateResponse, ProcessRequest, key_of
 from holdfast_images.flows.process import queue_limits
 from holdfast_images.host import LocalHost
 from holdfast_images.messages import (
+    CreatedSnapshot,
     ImageEvent,
     ImageJob,
     JobStep,
@@ -163,6 +164,21 @@ class ImageJobs:
         if result.state is not JobState.SUCCEEDED:
             raise self.error_of(job_id)
         return msgspec.json.decode(result.response or "null", type=kind)
+
+    def activate(
+        self, request: ActivateRequest, on_progress: OnProgress | None, stop: StopSource | None
+    ) -> CreatedSnapshot:
+        """Make a snapshot, or find the one that is there; see it through."""
+        name = request.snapshot_name
+        job = self.submit("activate-image", request, key=f"{request.image_id}/{name}")
+        made = self.run(job, ActivateResponse, name=f"snapshot {name}", on_progress=on_progress, stop=stop)
+        return CreatedSnapshot(
+            image_id=request.image_id,
+            snapshot_id=made.snapshot_id,
+            snapshot_name=made.snapshot_name,
+            snapshot_path=made.device_path,
+            created=made.activated,
+        )
 
     def run_image(
         self, job_id: str, *, on_progress: OnProgress | None = None, stop: StopSource | None = None

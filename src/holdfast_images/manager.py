@@ -15,7 +15,6 @@ from holdfast_images.errors import ImageError, Interrupted, InvalidName, Unknown
 from holdfast_images.flows.finished import find_finished
 from holdfast_images.flows.messages import (
     ActivateRequest,
-    ActivateResponse,
     DeactivateRequest,
     ProcessRequest,
     RemoveRequest,
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast_images.locks import ImageLocks
     from holdfast_images.pool import ImagePool
     from holdfast_images.upkeep.collecting import Collection
+    from holdfast_images.upkeep.healing import MendedRow
 
 NO_SETTINGS = Settings()
 SEE_IMAGES = "see which there are: holdfast images"
@@ -339,7 +339,7 @@ class ImageManager:
             device_name=unpacked.device_name,
             snapshot_name=valid_snapshot_name(name),
         )
-        return self._activated(request, on_progress, stop)
+        return self._jobs.activate(request, on_progress, stop)
 
     def activate(
         self, *names: str, on_progress: OnProgress | None = None, stop: StopSource | None = None
@@ -389,28 +389,14 @@ class ImageManager:
         """
         jobs = self._begin()
         self._found(image_id)
-        request, key = RemoveRequest(image_id=image_id, force=force), f"{image_id}/{'force' if force else 'careful'}"
-        job = jobs.submit("remove-image", request, key=key)
+        key = f"{image_id}/{'force' if force else 'careful'}"
+        job = jobs.submit("remove-image", RemoveRequest(image_id=image_id, force=force), key=key)
         return jobs.run(job, RemovedImage, name=f"remove {image_id}", on_progress=on_progress, stop=stop)
 
     def _begin(self) -> ImageJobs:
         jobs = self._known_jobs
         self.prepare()
         return jobs
-
-    def _activated(
-        self, request: ActivateRequest, on_progress: OnProgress | None, stop: StopSource | None
-    ) -> CreatedSnapshot:
-        name = request.snapshot_name
-        job = self._jobs.submit("activate-image", request, key=f"{request.image_id}/{name}")
-        made = self._jobs.run(job, ActivateResponse, name=f"snapshot {name}", on_progress=on_progress, stop=stop)
-        return CreatedSnapshot(
-            image_id=request.image_id,
-            snapshot_id=made.snapshot_id,
-            snapshot_name=made.snapshot_name,
-            snapshot_path=made.device_path,
-            created=made.activated,
-        )
 
     def _reactivated(self, row: Snapshot, on_progress: OnProgress | None, stop: StopSource | None) -> ActivatedSnapshot:
         unpacked = self._catalog.get_unpacked_image_by_id(row.image_id)
@@ -422,7 +408,7 @@ class ImageManager:
         )
         answer = ActivatedSnapshot(image_id=row.image_id, snapshot_name=row.snapshot_name)
         try:
-            made = self._activated(request, on_progress, stop)
+            made = self._jobs.activate(request, on_progress, stop)
         except Interrupted:
             raise
         except HoldfastError as error:
@@ -457,6 +443,18 @@ class ImageManager:
         if image_id is not None:
             return list(verify_image(self._host, self._found(image_id), deep=deep))
         return [*engine.check(deep=deep), *verify_everything(self._host, engine, deep=deep)]
+
+    def check(self) -> list[Finding]:
+        """Rows of the catalog that break its rules or cannot be read. Cheap: no file is looked at, nothing changed."""
+        from holdfast_images.upkeep.verifying import verify_catalog, verify_rows  # noqa: PLC0415 - as above
+
+        return [*verify_rows(self._host), *verify_catalog(self._host.catalog)] if self._host.has_catalog else []
+
+    def repair(self, *, dry_run: bool = False) -> list[MendedRow]:
+        """Put rows right by what files, devices and the other rows tell; or only say which. Crash: one by one."""
+        from holdfast_images.upkeep.healing import mend_all  # noqa: PLC0415 - as above
+
+        return mend_all(self._host, dry_run=dry_run) if self._host.has_catalog else []
 
     def collect(self, *, dry_run: bool = False, refusals_older_than: float | None = None) -> Collection:
         """Remove what crashes have left and nobody needs, and refusals that are so many seconds old; or only plan it.

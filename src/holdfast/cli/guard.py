@@ -9,7 +9,7 @@ import click
 from holdfast.cli.command import Command
 from holdfast.cli.exits import ExitCode
 from holdfast.cli.findings import show_findings
-from holdfast.cli.opening import opened
+from holdfast.cli.opening import RowRepair, opened, own_app
 from holdfast.cli.output import Counter, note, print_lines, print_table, show, time_of
 from holdfast.cli.settings import Settings
 from holdfast.core.records import ExecutionRecord
@@ -32,7 +32,7 @@ def check(settings: Settings, deep: bool) -> int:
     Nothing is changed. Ends with 7 if anything was found.
     """
     with opened(settings, read_only=True) as store, Counter(settings, "jobs checked") as counter:
-        findings = check_store(store, deep=deep, progress=counter)
+        findings = [*check_store(store, deep=deep, progress=counter), *own_app(settings).check()]
     return show_findings(settings, findings)
 
 
@@ -42,7 +42,7 @@ def check(settings: Settings, deep: bool) -> int:
 def repair(settings: Settings, dry_run: bool) -> int:
     """Repair what can be repaired.
 
-    By legal transitions, and by what executions and journal know.
+    By legal transitions, and by what executions and journal know; rows of images by what files and devices tell.
 
     Says what it cannot repair, and then ends with 7. With --dry-run it ends with 7 if there is anything to do.
     """
@@ -50,11 +50,13 @@ def repair(settings: Settings, dry_run: bool) -> int:
         with Counter(settings, "jobs checked") as counter:
             actions = repairing.plan(store, progress=counter)
         done = [] if dry_run else repairing.apply(store, actions, actor=settings.actor)
-    lines = [one.line for one in done]
-    data = {"actions": actions, "done": lines, "dry_run": dry_run}
-    show(settings, data, lambda: _print_plan(actions) if dry_run else print_lines(lines))
-    note(settings, "nothing was changed" if dry_run and actions else f"{len(actions)} action(s)")
-    is_left = bool(dry_run and actions) or not all(one.is_done for one in done)
+    rows = own_app(settings).repair(dry_run)
+    lines = [one.line for one in done] + [f"{row.subject}: {row.why}" for row in rows if row.is_done]
+    data = {"actions": actions, "rows": [row._asdict() for row in rows], "done": lines, "dry_run": dry_run}
+    show(settings, data, lambda: _print_plan(actions, rows) if dry_run else print_lines(lines))
+    count = len(actions) + len(rows)
+    note(settings, "nothing was changed" if dry_run and count else f"{count} action(s)")
+    is_left = bool(dry_run and count) or not (all(one.is_done for one in done) and all(row.is_done for row in rows))
     return ExitCode.FINDINGS if is_left else ExitCode.OK
 
 
@@ -95,10 +97,12 @@ def _recover(settings: Settings, store: Store, job_ids: tuple[str, ...], reason:
     return watch.stop_stalled(store, actor=settings.actor, reason=reason, only=job_ids or None)
 
 
-def _print_plan(actions: Sequence[RepairAction]) -> None:
-    rows = [(action.kind, action.job_id, action.from_state, action.to_state, action.why) for action in actions]
+def _print_plan(actions: Sequence[RepairAction], rows: Sequence[RowRepair]) -> None:
+    planned = [(action.kind, action.job_id, action.from_state, action.to_state, action.why) for action in actions]
+    if planned:
+        print_table(("action", "job", "from", "to", "why"), planned)
     if rows:
-        print_table(("action", "job", "from", "to", "why"), rows)
+        print_table(("row", "why"), [(row.subject, row.why) for row in rows])
 
 
 def _data(execution: ExecutionRecord, verdict: StallVerdict, progressed_at: int | None) -> dict[str, object]:

@@ -15,12 +15,21 @@ import msgspec
 from holdfast.cli.apps import load_flows
 from holdfast.cli.settings import Settings
 from holdfast.client import Client
+from holdfast.core.facts import Finding
 from holdfast.core.flow import Flow
 from holdfast.errors import SettingsError, StoreCorrupt, StoreError, StoreReadOnly, UnknownFlowError
 from holdfast.store.opening import open_store
 from holdfast.store.place import database_path
 from holdfast.store.protocol import Store
 from holdfast.store.sqlite.connection import translate
+
+
+class RowRepair(NamedTuple):
+    """One row of an application that was wrong, and whether it is right now."""
+
+    subject: str
+    why: str
+    is_done: bool
 
 
 class App(NamedTuple):
@@ -30,6 +39,10 @@ class App(NamedTuple):
     queue_limits: Mapping[str, int] = {}
     start: Callable[[], object] = lambda: None
     """Called before any of its jobs is run, when the store is there: flows that are only looked at open nothing."""
+    check: Callable[[], Iterable[Finding]] = tuple
+    """What is wrong with rows of its own, found cheaply: asked by `check`, and by the guard in every round."""
+    repair: Callable[[bool], Sequence[RowRepair]] = lambda _dry_run: ()
+    """Puts them right, or with a dry run says what it would do."""
 
 
 @contextmanager
@@ -94,6 +107,11 @@ def app_of(settings: Settings) -> App:
     app = getattr(importlib.import_module(module), function)(settings)
     assert isinstance(app, App)
     return app
+
+
+def own_app(settings: Settings) -> App:
+    """The app whose own rows `check` and `repair` are about, too: that of whoever has extended the command, or none."""
+    return App([]) if settings.default_app is None or settings.app is not None else app_of(settings)
 
 
 def database_file(settings: Settings) -> Path | None:

@@ -32,6 +32,7 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.retention import checked_days, remove_ended
 from holdfast.guard.rounds import Rounds
+from holdfast.guard.watch import Check
 from holdfast.store.protocol import Store
 from holdfast.tables import make_tables
 
@@ -181,12 +182,12 @@ def worker(settings: Settings, /, **given: object) -> int:
         if store is not None:
             engine = Engine(store, app.flows, actor=settings.actor)
             if wait_for_store(prepare, signals):
-                _serve(settings, options, store, engine, signals)
+                _serve(settings, options, engine, signals, app.check)
     return ExitCode.OK
 
 
-def _serve(settings: Settings, options: Options, store: Store, engine: Engine, signals: StopSignals) -> None:
-    telemetry = Telemetry()
+def _serve(settings: Settings, options: Options, engine: Engine, signals: StopSignals, check: Check) -> None:
+    store, telemetry = engine.store, Telemetry()
     worker_settings = WorkerSettings(
         concurrency=options.concurrency,
         lease=options.lease,
@@ -201,7 +202,7 @@ def _serve(settings: Settings, options: Options, store: Store, engine: Engine, s
         if (interval := watchdog_interval()) is not None:
             services.enter_context(Rounds(partial(_feed_watchdog, running), interval=interval, name="watchdog"))
         if options.check_interval:
-            services.enter_context(guarding(running, store, worker_settings, at_once=True))
+            services.enter_context(guarding(running, store, worker_settings, at_once=True, checks=[check]))
         if options.keep is not None:
             forget = partial(remove_ended, store, days=options.keep, actor=f"retention:{running.worker_id}")
             services.enter_context(Rounds(forget, interval=RETENTION_INTERVAL, name="retention"))

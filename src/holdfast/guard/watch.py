@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -14,6 +14,7 @@ from holdfast.core.records import ExecutionRecord
 from holdfast.core.stall import StallVerdict, stall_limit, stall_verdict
 from holdfast.core.states import LIVE_STATUSES
 from holdfast.core.worker_id import label_of
+from holdfast.errors import HoldfastError
 from holdfast.guard.survey import Survey
 from holdfast.store.protocol import Store
 
@@ -23,6 +24,10 @@ TELL_AGAIN = 3600.0
 MOST_TOLD = 10_000
 STALL_RETRY_MS = 60_000
 """A stalled job is tried again after this pause, so that whatever held it up has time to pass."""
+
+
+Check = Callable[[], Iterable[Finding]]
+"""An application's own look at its rows: cheap, and changing nothing."""
 
 
 class CountsFindings(Protocol):
@@ -67,8 +72,11 @@ def stop_stalled(store: Store, *, actor: str, reason: str = "", only: Collection
 class Watch:
     """`run_once` looks once. Stalled jobs are recovered if that is `automatic`, else only reported."""
 
-    def __init__(self, store: Store, *, telemetry: CountsFindings, automatic: bool, actor: str) -> None:
+    def __init__(
+        self, store: Store, *, telemetry: CountsFindings, automatic: bool, actor: str, checks: Sequence[Check] = ()
+    ) -> None:
         self._store = store
+        self._checks = checks
         self._survey = Survey(store)
         self._told: dict[Finding, float] = {}
         self._telemetry = telemetry
@@ -86,11 +94,19 @@ class Watch:
 
     def run_once(self) -> list[str]:
         """What was found and done, line by line. Crash: each recovery is one transaction."""
-        findings = self._survey.look()
+        findings = [*self._survey.look(), *self._checked()]
         for finding in findings:
             self._telemetry.findings[finding.code] += 1
             self._tell(finding)
         return [*map(_line, findings), *self._look_for_stalls()]
+
+    def _checked(self) -> Iterator[Finding]:
+        """What the application's own checks find. One that fails hides neither the others nor the stalls."""
+        for check in self._checks:
+            try:
+                yield from check()
+            except (HoldfastError, OSError) as error:
+                log.warning("a check of the application could not look: %s", error)
 
     def _tell(self, finding: Finding) -> None:
         """Log it once, and again now and then: it is found at every look until somebody has dealt with it."""

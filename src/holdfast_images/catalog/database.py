@@ -29,6 +29,12 @@ def open_tables(place: str | Path, *, synchronous: str) -> OpenTables:
         return CATALOG.open(place, synchronous=synchronous)
 
 
+def is_made(place: str | Path) -> bool:
+    """Is there a catalog? Makes none."""
+    with _translated():
+        return CATALOG.are_made(place)
+
+
 class CatalogSession:
     """Named statements on one transaction, for one host."""
 

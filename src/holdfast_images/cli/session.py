@@ -48,7 +48,7 @@ def begin(settings: Settings, images: ImageManager) -> None:
 
 def image_app(settings: Settings) -> App:
     """What `holdfast worker` runs if it is not told otherwise. It stays open until the process ends."""
-    from holdfast.cli.opening import App  # noqa: PLC0415 - other commands do without
+    from holdfast.cli.opening import App, RowRepair  # noqa: PLC0415 - other commands do without
     from holdfast.errors import StoreUnavailable  # noqa: PLC0415 - as above
 
     images = image_manager(settings)
@@ -60,7 +60,10 @@ def image_app(settings: Settings) -> App:
         except CatalogUnavailable as error:
             raise StoreUnavailable(str(error), hint=error.hint) from error  # which a worker waits for
 
-    return App(list(images.flows), images.queue_limits(), start)
+    def repair(dry_run: bool) -> list[RowRepair]:
+        return [RowRepair(row.subject, row.why, row.is_done) for row in images.repair(dry_run=dry_run)]
+
+    return App(list(images.flows), images.queue_limits(), start, images.check, repair)
 
 
 def configure_log(settings: Settings) -> None:

@@ -1,6 +1,6 @@
 """Rows that say what is not so: put right where files, devices and the other rows tell how it is.
 
-`gc` does it, and the flows for the image they are about. What cannot be told is left to a person.
+`repair` and `gc` do it, and the flows for the image they are about. What cannot be told is left to a person.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 from holdfast_images.catalog.rows import Image, UnpackedImage, Violation
 from holdfast_images.errors import ImageError
 from holdfast_images.flows.workshop import Workshop, recorded_device, uuids_of
+from holdfast_images.host import LocalHost
 from holdfast_images.source.hashing import hash_file
 
 
@@ -33,6 +34,28 @@ def wrong_rows(shop: Workshop) -> Iterator[Wrong]:
             mend=_remedy(shop, violation),
         )
     yield from _moved(shop)
+
+
+class MendedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row that was wrong, and whether it is right now."""
+
+    subject: str
+    why: str
+    is_done: bool
+
+
+def mend_all(host: LocalHost, *, dry_run: bool) -> list[MendedRow]:
+    """Put every row right that can be, or only say which are wrong. Crash: each is one transaction."""
+    host.check_owner()
+    if not dry_run:
+        host.claim()
+    mended = []
+    for wrong in list(wrong_rows(host)):
+        is_done = not dry_run and wrong.mend is not None
+        if wrong.mend is not None and is_done:
+            wrong.mend()
+        mended.append(MendedRow(subject=wrong.subject, why=wrong.why, is_done=is_done))
+    return mended
 
 
 def mend(shop: Workshop, subject: str, why: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import sqlite3
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Engine
 from tests.acceptance.driving import PATIENCE
 from tests.acceptance.images.driving import HOSTILE, Gate, ImageHoldfast, ended
 from tests.support.waiting import eventually
@@ -46,6 +48,39 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(processed: ImageHoldfast) 
     assert data["dry_run"]
     assert processed.left() == before
     assert processed.content() == content
+
+
+def test_check_finds_what_breaks_a_rule_of_the_catalog_and_repair_puts_it_right(processed: ImageHoldfast) -> None:
+    with closing(sqlite3.connect(processed.database)) as connection, connection:
+        connection.execute("UPDATE images SET activation_status = 'inactive'")
+    found = json.loads(processed("check", "--json").out)["findings"]
+    planned = json.loads(processed("repair", "--dry-run", "--json").out)["rows"]
+    still = json.loads(processed("check", "--json").out)["findings"]
+    repaired = processed.json("repair")["rows"]
+
+    assert [(each["code"], each["subject"]) for each in found] == [("catalog-rule", "image demo")]
+    assert [(row["subject"], row["is_done"]) for row in planned] == [("image demo", False)]
+    assert still == found
+    assert [(row["subject"], row["is_done"]) for row in repaired] == [("image demo", True)]
+    assert processed.json("check")["findings"] == []
+    assert processed.json("repair")["rows"] == []
+
+
+def test_the_guard_of_a_worker_tells_of_a_row_that_breaks_a_rule(processed: ImageHoldfast) -> None:
+    with closing(sqlite3.connect(processed.database)) as connection, connection:
+        connection.execute("UPDATE images SET activation_status = 'inactive'")
+    with processed.worker("--check-interval", "0.1") as worker:
+        assert "image demo" in worker.wait_for("rule 4")
+
+
+def test_check_makes_no_catalog_where_no_image_was_ever_processed(holdfast: ImageHoldfast) -> None:
+    Engine.open(holdfast.state).close()
+    tables = "SELECT name FROM sqlite_master WHERE name = 'images'"
+
+    assert holdfast.json("check")["findings"] == []
+    assert holdfast.json("repair")["rows"] == []
+    with closing(sqlite3.connect(holdfast.database)) as connection:
+        assert connection.execute(tables).fetchall() == []
 
 
 def test_gc_removes_leftovers_and_nothing_else(processed: ImageHoldfast) -> None:

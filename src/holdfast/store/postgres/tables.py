@@ -83,6 +83,11 @@ class PostgresTables:
                 hint="let the owner of the schema open it once: see docs/how-to/run-a-fleet.md",
             ) from error
 
+    def is_made(self, ledger: str) -> bool:
+        """Was a migration ever applied that this table has on record?"""
+        with self.reading() as connection:
+            return bool(self._applied(connection, ledger))
+
     def _apply_missing(self, connection: Connection, name: str, ledger: str, migrations: Sequence[Migration]) -> None:
         connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
         # Held to the end of the transaction: several processes may start at once.

@@ -83,6 +83,11 @@ class SqliteTables:
                     (migration.version, migration.description),
                 )
 
+    def is_made(self, ledger: str) -> bool:
+        """Was a migration ever applied that this table has on record?"""
+        with self.reading() as connection:
+            return bool(_applied(connection, ledger))
+
     def _make_by_engine(self) -> None:
         # The engine refuses a file with tables that it has not made itself, and knows where a file may be.
         try:
