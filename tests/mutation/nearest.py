@@ -165,7 +165,7 @@ class Nearest:
 
 
 def within(tests: Iterable[Seen], seconds: float) -> list[Seen]:
-    """As many of the tests, in their order, as take so long together; one at least. A slow one makes room for those behind it."""
+    """As many of the tests, in their order, as take so long together, and one at least; those that do not fit stay."""
     taken: list[Seen] = []
     for test in tests:
         if test.seconds <= seconds or not taken:
