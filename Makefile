@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive demo demo-engine bench bench-devicemapper diagrams docs clean
+.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive mutation demo demo-engine bench bench-devicemapper diagrams docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,11 @@ test-exhaustive: venv tools ## the tests that take many minutes; random historie
 	$(BIN)/pytest -n $(JOBS) -m exhaustive --timeout 7200 $(PYTEST_ARGS)
 	$(BIN)/python -m tests.guest test -m exhaustive tests/devicemapper || [ $$? -eq 77 ]
 	$(BIN)/python -m tests.guest cuts --all --random 20 || [ $$? -eq 77 ]
+
+# Further arguments: make mutation MUTATION_ARGS="--modules engine --mutants 30 --seed 7"
+MUTATION_ARGS ?= --modules core store archive/rules archive/linking archive/attributes flows --mutants 90
+mutation: venv ## change the code by small mistakes, and see whether a test notices: half an hour
+	nice -n 10 $(BIN)/python -m tests.mutation $(MUTATION_ARGS)
 
 demo: venv ## an image processed, killed half-way, found again, and a hostile one refused
 	$(BIN)/python examples/image_demo.py

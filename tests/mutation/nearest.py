@@ -165,11 +165,10 @@ class Nearest:
 
 
 def within(tests: Iterable[Seen], seconds: float) -> list[Seen]:
-    """As many of the tests, in their order, as take so long together; one at least."""
+    """As many of the tests, in their order, as take so long together, and one at least; those that do not fit stay."""
     taken: list[Seen] = []
     for test in tests:
-        seconds -= test.seconds
-        if taken and seconds < 0:
-            break
-        taken.append(test)
+        if test.seconds <= seconds or not taken:
+            seconds -= test.seconds
+            taken.append(test)
     return taken

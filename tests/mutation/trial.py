@@ -76,40 +76,47 @@ class Copy:
     def _pytest(self, arguments: list[str], seconds: float | None) -> tuple[int, str]:
         scratch = Path(tempfile.mkdtemp(dir=self.home))
         source = self.tree / "src"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}", *arguments],
-            cwd=self.tree,
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{source}:{Path(__file__).parent}",
-                # A source that changes twice within a second has the same time, and would be taken from the cache.
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "TMPDIR": str(scratch),
-                "HOLDFAST_TEST_SEED": str(self._seed),
-                entered.SOURCE_VARIABLE: str(source),
-            },
-            stdout=(scratch / "output").open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        others = _children()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{source}:{Path(__file__).parent}",
+            # A source that changes twice within a second has the same time, and would be taken from the cache.
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(scratch),
+            "HOLDFAST_TEST_SEED": str(self._seed),
+            entered.SOURCE_VARIABLE: str(source),
+        }
+        with (scratch / "output").open("wb") as output_file:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                cwd=self.tree,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output_file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             status = -1
-        _end_descendants()
-        process.wait()
+            process.kill()
+            process.wait()
+        _end(others)
         output = (scratch / "output").read_text(errors="replace")
         shutil.rmtree(scratch, ignore_errors=True)
         return status, output
 
 
-def _end_descendants() -> None:
-    """Kill what is below this process, until nothing is."""
-    while children := Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+def _children() -> set[int]:
+    return {int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
+def _end(others: set[int]) -> None:
+    """Kill what is left of a run; its processes become children of this one as those above them end."""
+    while children := _children() - others:
         for child in children:
-            os.kill(int(child), signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)
         for child in children:
-            try:
-                os.waitpid(int(child), 0)
-            except ChildProcessError:
-                pass
+            os.waitpid(child, 0)

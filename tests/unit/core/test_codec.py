@@ -125,6 +125,9 @@ def test_what_is_written_is_read_again(kind: Any, value: Any) -> None:
         dict[Model, int],
         dict[Pair, int],
         Model | int,
+        list[complex],
+        tuple[int, complex],
+        dict[str, list[tuple[int, object]]],
     ],
 )
 def test_a_type_that_json_cannot_hold_is_refused(kind: Any) -> None:

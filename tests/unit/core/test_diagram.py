@@ -107,3 +107,13 @@ def test_a_flow_without_steps_can_be_drawn_too(diagram_format: DiagramFormat) ->
     empty: Flow[dict[str, str], dict[str, str]] = Flow("empty", request=dict, response=dict)
 
     assert "empty" in flow_graph(empty, diagram_format)
+
+
+def test_the_dot_of_a_flow_begins_with_how_it_is_drawn() -> None:
+    assert flow_graph(a_flow(), DiagramFormat.DOT).splitlines()[:5] == [
+        'digraph "download-image" {',
+        "    compound=true;",
+        "    node [shape=box];",
+        "    subgraph cluster_steps {",
+        '        label="download-image";',
+    ]

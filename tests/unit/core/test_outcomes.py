@@ -19,6 +19,7 @@ from holdfast.core.outcomes import (
     outcome_of_cleanup,
     outcome_of_error,
     outcome_of_return,
+    tame,
 )
 
 STEERING = [Handoff("r"), Abort("no"), Unrecoverable("never"), Rewind("fetch"), WaitFor("01HZZZZZZZZZZZZZZZZZZZZZZZ")]
@@ -77,3 +78,37 @@ def test_the_set_of_outcomes_is_closed() -> None:
 def test_a_rewind_says_where_to_and_why() -> None:
     assert str(Rewind("fetch")) == "rewind to fetch"
     assert str(Rewind("fetch", "torn")) == "rewind to fetch: torn"
+
+
+@pytest.mark.parametrize("kind", [Abort, Unrecoverable])
+def test_a_reason_is_a_text_or_an_exception_kept_as_data(kind: type[Abort | Unrecoverable]) -> None:
+    said, raised = kind("no room"), kind(ValueError("no room"))
+
+    assert (said.reason, said.error) == ("no room", None)
+    assert "no room" in raised.reason
+    assert raised.error is not None
+    assert (raised.error.type, raised.error.message) == ("ValueError", "no room")
+
+
+class Unspeakable(Exception):
+    """Whatever is asked of it, it raises."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_an_error_that_cannot_be_looked_at_is_replaced_by_one_that_can() -> None:
+    ordinary = ValueError("x")
+
+    assert tame(ordinary) is ordinary
+    assert "Unspeakable" in str(tame(Unspeakable()))
+
+
+def test_what_a_cleanup_returned_is_named_even_if_it_cannot_be_shown() -> None:
+    outcome = outcome_of_cleanup(Done(Unspeakable()))
+
+    assert isinstance(outcome, TryFailed)
+    assert "returned Unspeakable" in str(outcome.error)

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.stall import StallVerdict, stall_verdict
-from tests.support.facts import START
+from holdfast.core.current_step import CurrentStep
+from holdfast.core.stall import StallVerdict, stall_limit, stall_verdict
+from holdfast.core.states import JobState
+from tests.support.facts import JOB_ID, START, a_job, replace
 
 limits = st.integers(1, 10**9)
 ages = st.integers(0, 10**10)
@@ -59,3 +61,26 @@ def test_a_step_that_backs_off_is_not_stalled_before_its_next_try_is_overdue() -
 )
 def test_a_limit_that_is_just_reached_is_not_passed(idle_ms: int, verdict: StallVerdict) -> None:
     assert stall_verdict(progressed_at=START, now=START + idle_ms, stall_ms=1_000) is verdict
+
+
+@pytest.mark.parametrize("number, limit", [(1, 5000), (2, 7000), (3, 1000), (None, 9000)])
+def test_a_step_has_the_limit_of_its_position_and_a_cleanup_its_own(number: int | None, limit: int) -> None:
+    job = replace(a_job(JobState.RUNNING), stall_ms=1000, stall_limits='{"0":5000,"1":7000,"-1":9000}')
+    current = CurrentStep(
+        job_id=JOB_ID,
+        exec_id="e",
+        attempt=1,
+        worker="w",
+        step="s",
+        number=number,
+        steps=3,
+        tries=0,
+        since=START,
+        progress=None,
+        progressed_at=START,
+        retry_at=None,
+    )
+
+    assert stall_limit(job, current) == limit
+    assert stall_limit(job, None) == 1000
+    assert stall_limit(replace(job, stall_limits="garbage"), current) == 1000

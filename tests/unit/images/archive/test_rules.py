@@ -205,3 +205,29 @@ def test_a_directory_spelt_with_a_dot_does_not_mislead_the_next_entry() -> None:
 @pytest.mark.parametrize("policy", list(Policy))
 def test_nothing_at_all_is_an_empty_archive(policy: Policy) -> None:
     assert [finding.code for finding in Judge(policy, Limits()).finish()] == [Reason.EMPTY_ARCHIVE]
+
+
+@pytest.mark.parametrize("below, layer", [(b"a/b", True), (b"a/b", False), (b"a/.wh.b", False)])
+def test_only_a_whiteout_of_a_layer_may_be_useless(below: bytes, layer: bool) -> None:
+    judge = Judge(Policy.DISTRO, Limits(), layer=layer)
+    judge.judge(entry(b"a"))
+    refused = judge.judge(entry(below))
+
+    assert [finding.code for finding in refused.findings] == [Reason.PARENT_NOT_DIRECTORY]
+
+
+def test_directories_that_names_imply_count_and_the_limit_is_inclusive() -> None:
+    taken = Judge(Policy.STRICT, Limits(entries=3)).judge(entry(b"a/b/c"))
+
+    assert taken.acceptable
+    with pytest.raises(ImageRefused) as refused:
+        Judge(Policy.STRICT, Limits(entries=2)).judge(entry(b"a/b/c"))
+    assert refused.value.code == Reason.TOO_MANY_ENTRIES
+
+
+def test_of_two_headers_of_one_thing_it_is_told_which_says_what() -> None:
+    judge = Judge(Policy.DISTRO, Limits())
+    judge.judge(entry(b"a", Kind.DIRECTORY, mode=0o755))
+    [again] = judge.judge(entry(b"a", Kind.DIRECTORY, mode=0o700)).findings
+
+    assert (again.code, again.detail) == (Reason.DUPLICATE_DIRECTORY, "mode 0700 instead of 0755: the last counts")
