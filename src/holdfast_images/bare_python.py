@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from holdfast_images.errors import NotInstalled
@@ -62,6 +61,8 @@ def import_paths() -> list[str]:
 
     Raises NotInstalled if it does not have them all.
     """
+    from importlib.util import find_spec  # noqa: PLC0415 - a child that is given work needs none of it
+
     specs = {name: find_spec(name) for name in PACKAGES}
     missing = [name for name, spec in specs.items() if spec is None]
     if missing:

@@ -29,7 +29,7 @@ _ENTRIES = {
     "submit": Entry("holdfast.cli.submit", "submit", "Add a job.", JOBS),
     "jobs": Entry("holdfast.cli.jobs", "jobs", "List jobs, newest first.", JOBS),
     "job": Entry("holdfast.cli.job", "job", "Look at one job, and steer it.", JOBS),
-    "queues": Entry("holdfast.cli.queues", "queues", "List, pause, resume and limit queues.", JOBS),
+    "queues": Entry("holdfast.cli.queues", "queues", "List, pause, resume and limit queues, and see who did.", JOBS),
     "flows": Entry("holdfast.cli.flows", "flows", "List, draw and compare flows.", JOBS),
     "journal": Entry("holdfast.cli.journal", "journal", "Show, verify and export the journal.", OPERATIONS),
     "check": Entry("holdfast.cli.guard", "check", "Check every invariant and report every finding.", OPERATIONS),
