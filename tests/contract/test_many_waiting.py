@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.core.states import JobState
 from holdfast.crash_points import SimulatedCrash, set_hook
+from holdfast.guard import repair
 from holdfast.store.identifiers import new_ulid
 from holdfast.store.verbs.settling import BATCH
 from tests.support.backends import Backend, on_postgres
@@ -149,6 +150,38 @@ def test_a_parent_goes_on_when_its_child_has_failed(bench: Bench) -> None:
     bench.apply(end(claim))
 
     assert bench.take().job.job_id == parent.job.job_id
+
+
+@pytest.mark.parametrize("seconds", [0, 3600])
+def test_a_parent_that_was_let_go_on_does_not_wait_for_a_child_that_is_brought_back(bench: Bench, seconds: int) -> None:
+    parent = bench.running()
+    child = bench.submit(parent=parent.job.job_id, child_name="c")
+    bench.apply(give_back(parent, wait_for=child))
+    bench.apply(end(bench.take()))
+    bench.clock.advance(seconds)
+
+    bench.store.retry(child, actor=OPERATOR, reason="again", from_state=JobState.FAILED)
+
+    bench.assert_sound()
+    assert repair.plan(bench.store) == []
+    assert {claim.job.job_id for claim in bench.claim(limit=2)} == {parent.job.job_id, child}
+
+
+def test_a_parent_that_does_not_wait_although_it_should_is_found_whatever_became_of_its_child_before(
+    bench: Bench, backend: Backend
+) -> None:
+    child = bench.ended()
+    bench.store.retry(child, actor=OPERATOR, reason="again", from_state=JobState.FAILED)
+    bench.clock.advance(3600)
+    parent = bench.submit()
+    claims = {claim.job.job_id: claim for claim in bench.claim(limit=2)}
+    bench.apply(give_back(claims[parent], wait_for=child))
+    bench.assert_sound()
+
+    with backend.shell() as shell:
+        shell.execute("UPDATE jobs SET hold = 'none', waits_for = NULL WHERE hold = 'child'")
+
+    assert [finding.code for finding in bench.findings()] == ["wait-wrong"]
 
 
 @on_postgres

@@ -18,7 +18,13 @@ from holdfast.core.ending import EndCode
 from holdfast.core.facts import Finding, Severity
 from holdfast.core.invariants import check_job
 from holdfast.core.states import Disposition, JobState
-from holdfast.errors import InvalidStateTransitionError, KeyInUseError, LeaseLost, ParentEndedError
+from holdfast.errors import (
+    InvalidStateTransitionError,
+    KeyInUseError,
+    LeaseLost,
+    ParentEndedError,
+    StepCancelled,
+)
 from holdfast.store.messages import Claim, StoreTransaction, Write
 from holdfast.store.opening import open_store
 from tests.stateful.model import ENDED, UNFINISHED, Execution, Job, Model
@@ -336,11 +342,13 @@ class StoreMachine(RuleBasedStateMachine):
 
         position = len(job.steps) if job else 0
         message = msgspec.structs.replace(b.commit(claim, effect, position=position), step=f"s{position}")
-        if outcome == "fails":
-            is_live = self._is_live(claim)
+        is_live = self._is_live(claim)
+        is_cancelled = is_live and job is not None and job.cancelled
+        if outcome == "fails" or is_cancelled:
+            # One that was cancelled does not commit any more: its effect is not even tried.
             [answer] = self.bench.write(message, worker=self._owner(claim))
             self._learn_leases(self._owner(claim))
-            assert isinstance(answer, OutOfStockError if is_live else LeaseLost)
+            assert isinstance(answer, StepCancelled if is_cancelled else OutOfStockError if is_live else LeaseLost)
             return
         applied = self._write(claim, message)
         if applied and applied.live:

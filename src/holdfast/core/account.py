@@ -32,6 +32,7 @@ class Account(msgspec.Struct):
     queues: dict[str, str | None] = msgspec.field(default_factory=dict)
     """Where it was when each execution began."""
     wait_for: str | None = None
+    wait_since: int = 0
     cancels: set[str] = msgspec.field(default_factory=set)
     cancelled: str | None = None
     """Asked for, and nothing has ended since."""
@@ -124,6 +125,7 @@ def _add_execution(account: Account, entry: JournalEntry, exec_id: str, evidence
             account.failures_of[exec_id] = evidence.failure
             if entry.exec_to == ExecutionStatus.ABORTED:
                 account.not_before, account.wait_for = evidence.not_before, evidence.wait_for
+                account.wait_since = entry.at
             if evidence.code in CRASH_CODES:
                 account.crashes += 1
             elif entry.job_to == JobState.FAILED:

@@ -169,8 +169,14 @@ def _wait_as_journaled(subject: str, job: JobRecord, rows: Rows, account: Accoun
         yield error("wait-wrong", subject, f"waits for {job.waits_for}, but by the journal it {said}")
     if job.hold in ("none", "until") and account.wait_for is not None:
         target = rows.others.get(account.wait_for)
-        if target is not None and target.state in UNFINISHED_STATES:
+        if target is not None and target.state in UNFINISHED_STATES and not was_let_go_on(rows, account):
             yield error("wait-wrong", subject, f"does not wait for {account.wait_for}, as by the journal it does")
+
+
+def was_let_go_on(rows: Rows, account: Account) -> bool:
+    """Has an operator brought back the job that it waited for? Then that one had ended, and the wait with it."""
+    brought_back_at = rows.brought_back.get(account.wait_for or "")
+    return brought_back_at is not None and brought_back_at + CLOCK_SLACK_MS >= account.wait_since
 
 
 def _due(subject: str, job: JobRecord, now: int) -> Iterator[Finding]:

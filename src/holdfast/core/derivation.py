@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.account import Account, account_of
-from holdfast.core.agreement import CLOCK_SLACK_MS, changed_bounds
+from holdfast.core.agreement import CLOCK_SLACK_MS, changed_bounds, was_let_go_on
 from holdfast.core.chain import chain_faults
 from holdfast.core.evidence import TERMS
 from holdfast.core.facts import PRUNED_STATE, JobFacts, Rows
@@ -87,7 +87,8 @@ def _wait(job: JobRecord, rows: Rows, account: Account | None, now: int) -> Colu
         return nothing
     wanted = job.run_after if account is None and not job.attempt else None if account is None else account.wait_for
     target = rows.others.get(wanted or "")
-    if target is not None and target.state in UNFINISHED_STATES:
+    is_over = account is not None and job.waits_for is None and was_let_go_on(rows, account)
+    if target is not None and target.state in UNFINISHED_STATES and not is_over:
         return {"hold": "after" if wanted == job.run_after else "child", "waits_for": wanted}
     if job.waits_for is not None:
         is_failed = target is not None and target.state not in (JobState.SUCCEEDED, PRUNED_STATE)

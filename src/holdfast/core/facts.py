@@ -73,6 +73,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[Link, ...] | None = ()
     parents: tuple[Link, ...] | None = ()
     others: Mapping[str, Other] = {}
+    brought_back: Mapping[str, int] = {}
+    """Of the jobs that it has waited for, when an operator last brought each back from its end."""
     key_holder: str | None = None
     """The job for which its key stands, if the key lasts."""
     pruned: bool = False

@@ -167,6 +167,7 @@ class _Reading:
                     children=self._unless_unread(CHILDREN, job.job_id, children),
                     parents=self._unless_unread(PARENTS, job.job_id, parents),
                     others=around.others,
+                    brought_back=around.brought_back,
                     key_holder=around.keys.get((job.flow, job.key or "")),
                     pruned=job.job_id in pruned,
                     has_queue=job.queue in around.queues,
@@ -292,17 +293,30 @@ class _Around:
         journal: Mapping[str, Sequence[JournalEntry]],
     ) -> None:
         wanted = {link.job_id for links in children.values() for link in links}
+        waited_for: set[str] = set()
         for job in jobs:
             wanted.update(filter(None, (job.waits_for, job.run_after, job.parent)))
             if job.state == JobState.PENDING and job.attempt:
                 said = (evidence_in(entry.metadata) for entry in journal.get(job.job_id, ()))
-                wanted.update(one.wait_for for one in said if one is not None and one.wait_for is not None)
+                waited_for.update(one.wait_for for one in said if one is not None and one.wait_for is not None)
+        wanted |= waited_for
         self.others: dict[str, Other] = {job.job_id: Other(job.job_id, job.state, job.parent) for job in jobs}
         for other in reading.rows_of(OTHERS, wanted - self.others.keys()):
             self.others[other.job_id] = other
         # A key that lasts stands for a job that may have been pruned, and is the child of who asks for it all the same.
         for gone in reading.rows_of(PRUNED, wanted - self.others.keys()):
             self.others[gone.job_id] = Other(gone.job_id, PRUNED_STATE, None)
+        self.brought_back: dict[str, int] = {}
+        brought_back = reading.about(
+            "SELECT job_id, at, metadata FROM journal WHERE job_to = :pending AND metadata LIKE :forgiven AND job_id",
+            waited_for,
+            pending=JobState.PENDING.value,
+            forgiven='%"forgiven"%',
+        )
+        for job_id, at, metadata in brought_back:
+            evidence = evidence_in(metadata)
+            if evidence is not None and evidence.forgiven:
+                self.brought_back[job_id] = max(at, self.brought_back.get(job_id, at))
         queues = reading.about("SELECT name FROM queues WHERE name", {job.queue for job in jobs})
         self.queues = {name for (name,) in queues}
         definitions = reading.about(
