@@ -227,7 +227,10 @@ def test_directories_that_names_imply_count_and_the_limit_is_inclusive() -> None
 
 def test_of_two_headers_of_one_thing_it_is_told_which_says_what() -> None:
     judge = Judge(Policy.DISTRO, Limits())
-    judge.judge(entry(b"a", Kind.DIRECTORY, mode=0o755))
-    [again] = judge.judge(entry(b"a", Kind.DIRECTORY, mode=0o700)).findings
+    first = Entry(b"a", Kind.DIRECTORY, 0o755, 1, 2, 0, 0, 3, 0)
+    second = Entry(b"a", Kind.DIRECTORY, 0o700, 4, 5, 0, 0, 6, 0)
+    third = Entry(b"a", Kind.DIRECTORY, 0o700, 4, 5, 0, 0, 6, 0, xattrs=((b"user.x", b"y"),))
+    details = [finding.detail for each in (first, second, third) for finding in judge.judge(each).findings]
 
-    assert (again.code, again.detail) == (Reason.DUPLICATE_DIRECTORY, "mode 0700 instead of 0755: the last counts")
+    changed = "mode 0700 instead of 0755, owner 4 instead of 1, group 5 instead of 2, time 6 ns instead of 3 ns"
+    assert details == [f"{changed}: the last counts", "other extended attributes: the last counts"]
