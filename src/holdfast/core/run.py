@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.core.records import Child, JobRecord, JobResult
+
+if TYPE_CHECKING:
+    import logging
 
 Req = TypeVar("Req", covariant=True)
 Resp = TypeVar("Resp")

@@ -76,6 +76,8 @@ class Judge:
     def judge(self, entry: Entry) -> Verdict:
         """Accept or refuse the entry, and say why; what is refused counts as not there."""
         self.entries += 1
+        if self.entries + self.implied > self._limits.entries:
+            raise self._too_many_implied()
         name, kind = entry.name, entry.kind
         if kind is DIRECTORY and name[-1:] == b"/":
             name = name[:-1]
@@ -97,8 +99,8 @@ class Judge:
             and 0 <= entry.mtime_ns <= LATEST_NS
             and not entry.xattrs
             and not entry.remarks
-            and len(path := parent + leaf) <= self._short
-            and path not in self._kinds
+            and len(entry.name) <= self._short
+            and (path := parent + leaf) not in self._kinds
         ):
             self._kinds[path] = kind
             self.total_bytes += size
@@ -282,10 +284,13 @@ class Judge:
         self.implied += len(directories)
         self._names += sum(map(len, directories))
         if self.entries + self.implied > self._limits.entries:
-            raise ImageRefused(
-                Reason.TOO_MANY_ENTRIES,
-                f"with the directories that its names imply there are more than {self._limits.entries} entries",
-            )
+            raise self._too_many_implied()
+
+    def _too_many_implied(self) -> ImageRefused:
+        return ImageRefused(
+            Reason.TOO_MANY_ENTRIES,
+            f"with the directories that its names imply there are more than {self._limits.entries} entries",
+        )
 
     def _remember_parent(self, name: bytes, parts: list[bytes]) -> None:
         """Names in the same directory need not be looked at from its root on."""
