@@ -124,6 +124,21 @@ def test_a_child_that_two_parents_have_asked_for_goes_on_until_both_are_cancelle
     bench.assert_sound()
 
 
+def test_a_child_that_its_sibling_has_asked_for_too_goes_with_both_whoever_waits_for_it(bench: Bench) -> None:
+    parent = bench.running().job.job_id
+    shared = child_of(bench, parent, "stage", key="image-7")
+    sibling = child_of(bench, parent, "sibling", priority=5)
+    assert bench.take().job.job_id == sibling
+    assert child_of(bench, sibling, "stage", key="image-7") == shared
+    after = bench.submit(run_after=shared)
+
+    cancel(bench, parent)
+
+    assert is_cancelled(bench, sibling)
+    assert (bench.state(shared), bench.state(after)) == (FAILED, FAILED)
+    bench.assert_sound()
+
+
 def test_a_child_that_a_client_has_asked_for_goes_on(bench: Bench) -> None:
     asked_for = bench.running(key="image-7").job.job_id
     parent = bench.running().job.job_id

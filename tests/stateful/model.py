@@ -227,7 +227,7 @@ class Model:
         live = [j for j in self.jobs.values() if j is not job and j.state in UNFINISHED and not j.cancelled]
         if any(j.job_id in parents for j in live):
             return False
-        return other.parent == job.job_id or not any(j.waits_for == other.job_id for j in live)
+        return job.job_id in parents or not any(j.waits_for == other.job_id for j in live)
 
     # --- forgetting ---
 

@@ -266,8 +266,8 @@ SELECT EXISTS (SELECT 1 FROM cancellations);
 SELECT job_id, waited_for, before, actor, reason, metadata FROM cancellations ORDER BY requested_at, job_id LIMIT 1;
 
 -- name: cancellable
--- Unfinished jobs that only this one has asked for: its own children, those it shares with parents that are gone, and what
--- it waited for. Not those of another parent that goes on, nor what another job waits for, nor what no job has submitted.
+-- Unfinished jobs that only this one has asked for: its own children, those it shares with parents that are gone, whoever
+-- waits for them, and what it waited for itself if no other job does. Not what no job has submitted.
 SELECT y.job_id, y.parent = :job_id OR EXISTS (
     SELECT 1 FROM children AS c WHERE c.parent = :job_id AND c.job_id = y.job_id
 ) AS is_child
@@ -286,7 +286,9 @@ WHERE y.job_id IN (
         SELECT 1 FROM children AS c JOIN jobs AS r ON r.job_id = c.parent
         WHERE c.job_id = y.job_id AND r.job_id <> :job_id AND r.state IN ('pending', 'running') AND r.cancel_reason IS NULL
     )
-    AND (y.parent = :job_id OR NOT EXISTS (
+    AND (y.parent = :job_id OR EXISTS (
+        SELECT 1 FROM children AS c WHERE c.parent = :job_id AND c.job_id = y.job_id
+    ) OR NOT EXISTS (
         SELECT 1 FROM jobs AS r
         WHERE r.waits_for = y.job_id AND r.job_id <> :job_id AND r.state = 'pending' AND r.cancel_reason IS NULL
     ))
