@@ -8,6 +8,7 @@ import pytest
 from holdfast.core.ending import EndCode
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.errors import ParentEndedError
+from holdfast.guard import repair
 from holdfast.store.messages import Claim
 from holdfast.store.verbs import cancellation
 from tests.support.backends import SqliteBackend, on_sqlite
@@ -137,6 +138,18 @@ def test_a_child_that_its_sibling_has_asked_for_too_goes_with_both_whoever_waits
     assert is_cancelled(bench, sibling)
     assert (bench.state(shared), bench.state(after)) == (FAILED, FAILED)
     bench.assert_sound()
+
+
+def test_a_job_that_asks_to_wait_when_it_is_cancelled_already_waits_for_nothing(bench: Bench) -> None:
+    claim = bench.running()
+    child = child_of(bench, claim.job.job_id, "stage")
+    cancel(bench, claim.job.job_id, children=False)
+
+    bench.apply(wait_for(claim, child))  # type: ignore[arg-type]
+
+    assert bench.job(claim.job.job_id).hold == "none"
+    bench.assert_sound()
+    assert repair.plan(bench.store) == []
 
 
 def test_a_child_that_a_client_has_asked_for_goes_on(bench: Bench) -> None:

@@ -165,6 +165,20 @@ def test_a_quarantined_job_can_be_cancelled_so_that_it_is_cleaned_up(bench: Benc
     bench.assert_sound()
 
 
+@pytest.mark.parametrize("predecessor", ["unfinished", "quarantined"])
+def test_a_quarantined_job_can_be_cancelled_whatever_became_of_its_predecessor(bench: Bench, predecessor: str) -> None:
+    first = bench.submit(not_before=bench.clock() + 3_600_000)
+    job_id = bench.submit(run_after=first)
+    bench.store.fail(job_id, actor=OPERATOR, reason="poison", quarantine=True)
+    if predecessor == "quarantined":
+        bench.store.fail(first, actor=OPERATOR, reason="poison", quarantine=True)
+
+    bench.store.cancel(job_id, actor=OPERATOR, reason="not needed")
+
+    assert bench.take().job.cancel_reason == "not needed"
+    bench.assert_sound()
+
+
 def test_a_job_that_has_succeeded_cannot_be_cancelled(bench: Bench) -> None:
     job_id = STATES["succeeded"](bench)
     before = bench.journal(job_id)

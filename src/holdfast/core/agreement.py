@@ -167,7 +167,8 @@ def _wait_as_journaled(subject: str, job: JobRecord, rows: Rows, account: Accoun
     if job.hold == "child" and job.waits_for != account.wait_for:
         said = f"waits for {account.wait_for}" if account.wait_for else "waits for nobody"
         yield error("wait-wrong", subject, f"waits for {job.waits_for}, but by the journal it {said}")
-    if job.hold in ("none", "until") and account.wait_for is not None:
+    # One that is to be cancelled waits for nothing, whatever it asked for when it heard of that too late.
+    if job.hold in ("none", "until") and account.wait_for is not None and job.cancel_reason is None:
         target = rows.others.get(account.wait_for)
         if target is not None and target.state in UNFINISHED_STATES and not was_let_go_on(rows, account):
             yield error("wait-wrong", subject, f"does not wait for {account.wait_for}, as by the journal it does")

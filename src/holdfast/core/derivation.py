@@ -87,7 +87,9 @@ def _wait(job: JobRecord, rows: Rows, account: Account | None, now: int) -> Colu
         return nothing
     wanted = job.run_after if account is None and not job.attempt else None if account is None else account.wait_for
     target = rows.others.get(wanted or "")
-    is_over = account is not None and job.waits_for is None and was_let_go_on(rows, account)
+    is_over = job.waits_for is None and (
+        job.cancel_reason is not None or (account is not None and was_let_go_on(rows, account))
+    )
     if target is not None and target.state in UNFINISHED_STATES and not is_over:
         return {"hold": "after" if wanted == job.run_after else "child", "waits_for": wanted}
     if job.waits_for is not None:

@@ -105,7 +105,9 @@ def _cancel(session: Session, job: JobRecord, *, actor: str, reason: str) -> Non
         return
     if job.state is JobState.QUARANTINED:
         # Taken out of quarantine only to be cleaned up: the worker that claims it sees the request first.
-        retry(session, job.job_id, actor=actor, reason=reason, from_state=JobState.QUARANTINED)
+        # What it was to run after is no matter any more.
+        _refuse_key_in_use(session, job)
+        _bring_back(session, job, waits_for=None, actor=actor, reason=reason)
     session.run("request_cancel", job_id=job.job_id, reason=storable(reason))
     state = JobState.PENDING if job.state is JobState.QUARANTINED else job.state
     _journal_same_state(session, job.job_id, state, actor=actor, reason=f"cancel requested: {reason}")
@@ -122,19 +124,27 @@ def retry(
         return job.state
     if job.state is not from_state:
         refuse(job, JobState.PENDING, seen, hint=_instead_of_retry(job, from_state))
-    if job.key is not None:
-        holder = session.first("find_unfinished_key", flow=job.flow, key=job.key)
-        if holder is not None:
-            raise KeyInUseError(
-                f"job {holder} of flow {job.flow} has the key {job.key!r} now", hint="wait for it, or cancel it first"
-            )
-    waits_for = _predecessor_to_wait_for(session, job)
-    latest = latest_execution(session, job_id)
+    _refuse_key_in_use(session, job)
+    _bring_back(session, job, waits_for=_predecessor_to_wait_for(session, job), actor=actor, reason=reason)
+    return JobState.PENDING
+
+
+def _refuse_key_in_use(session: Session, job: JobRecord) -> None:
+    holder = None if job.key is None else session.first("find_unfinished_key", flow=job.flow, key=job.key)
+    if holder is not None:
+        raise KeyInUseError(
+            f"job {holder} of flow {job.flow} has the key {job.key!r} now", hint="wait for it, or cancel it first"
+        )
+
+
+def _bring_back(session: Session, job: JobRecord, *, waits_for: str | None, actor: str, reason: str) -> None:
+    """failed or quarantined → pending."""
+    latest = latest_execution(session, job.job_id)
     assert latest.disposition is not None
     evidence = _forget_what_a_cleanup_may_have_undone(session, job)
     change_disposition(
         session,
-        job_id,
+        job.job_id,
         latest.exec_id,
         latest.disposition,
         Disposition.RETRY,
@@ -142,10 +152,9 @@ def retry(
         reason=reason,
         evidence=msgspec.structs.replace(evidence, wait_for=waits_for),
     )
-    session.run("forgive", job_id=job_id, hold="after" if waits_for else "none", waits_for=waits_for)
+    session.run("forgive", job_id=job.job_id, hold="after" if waits_for else "none", waits_for=waits_for)
     # Or the rest of an earlier cancellation would reach the children it is going to have.
-    session.run("drop_cancellation", job_id=job_id)
-    return JobState.PENDING
+    session.run("drop_cancellation", job_id=job.job_id)
 
 
 def _instead_of_retry(job: JobRecord, from_state: JobState) -> str:
