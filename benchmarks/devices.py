@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.running import extract_image
+from holdfast_images.archive.sandbox import extract_image
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.protocol import Device
 from tests.devicemapper.pools import open_devices, remove_everything

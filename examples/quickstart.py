@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import Engine, Flow, JobState, Run, Transaction
-from holdfast.guard.check import check
+from holdfast.guard import check
 
 PROCESSES = multiprocessing.get_context("spawn")
 JOBS = 200

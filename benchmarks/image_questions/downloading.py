@@ -9,8 +9,8 @@ from pathlib import Path
 
 from measuring.figures import Figure, Settings, figure
 
-from holdfast_images.source.fetching import fetch
-from holdfast_images.source.hashing import hash_file
+from holdfast_images.source.fetch import fetch
+from holdfast_images.source.partial import hash_file
 from image_questions.programs import run, sync, timed
 from image_questions.serving import Bucket, bucket
 

@@ -16,7 +16,7 @@ EXTRACT = """
 import sys
 from pathlib import Path
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.running import extract_image
+from holdfast_images.archive.sandbox import extract_image
 
 processes = int(sys.argv[3])
 extract_image(

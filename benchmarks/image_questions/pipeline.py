@@ -8,7 +8,7 @@ from pathlib import Path
 
 from measuring.figures import Figure, Settings, figure
 
-from holdfast_images.source.hashing import hash_file
+from holdfast_images.source.partial import hash_file
 from image_questions.archives import gzipped, large_files, small_files
 from image_questions.commands import process_image, state_in
 from image_questions.programs import emptied, run, timed

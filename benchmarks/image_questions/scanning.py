@@ -12,7 +12,7 @@ from measuring.figures import Figure, Settings, figure
 
 from holdfast_images.archive.compression import open_stream
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.inspecting import inspect_tar
+from holdfast_images.archive.inspection import inspect_tar
 from image_questions.archives import large_files, small_files
 from image_questions.programs import run, timed
 

@@ -11,8 +11,7 @@ import msgspec
 import obstore
 from obstore.store import S3Store
 
-from holdfast_images.source.locations import Location, location_of
-from holdfast_images.source.settings import SourceSettings
+from holdfast_images.source.location import Location, SourceSettings, location_of
 from tests.support.images.s3_server import BUCKET, CREDENTIALS, S3Server, s3_server
 
 

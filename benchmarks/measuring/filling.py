@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.chain import GENESIS, entry_hash
-from holdfast.core.names import ulid_from
+from holdfast.core.hash_chain import GENESIS, entry_hash
+from holdfast.core.values import ulid_from
 from measuring import flows
 
 OWNER = "bench:1:1:0123456789ab:1:0123456789"

@@ -22,7 +22,7 @@ import msgspec
 
 import holdfast
 from holdfast import Engine, Flow
-from holdfast.engine.telemetry import Telemetry
+from holdfast.worker.telemetry import Telemetry
 from measuring import flows
 
 PATIENCE = 600.0

@@ -8,19 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.app import Engine
     from holdfast.client import Client
-    from holdfast.core.error_record import ErrorRecord
     from holdfast.core.facts import Finding, Severity
-    from holdfast.core.flow import Flow
-    from holdfast.core.outcomes import Abort, Handoff, Rewind, Unrecoverable, WaitFor
-    from holdfast.core.pipeline import Pipeline, PipelineResponse, PipelineView, StageResult
-    from holdfast.core.records import JobRecord, JobResult
+    from holdfast.core.flow import Flow, Pipeline, PipelineResponse, PipelineView, StageResult
+    from holdfast.core.records import ErrorRecord, JobRecord, JobResult
     from holdfast.core.retry import RetryPolicy, delays, exponential, fixed, hours, minutes, never, seconds
-    from holdfast.core.run import Run, Transaction
     from holdfast.core.states import ExecutionStatus, JobState
-    from holdfast.engine.settings import WorkerSettings
-    from holdfast.engine.worker import Worker
+    from holdfast.core.step import Abort, Handoff, Rewind, Run, Transaction, Unrecoverable, WaitFor
+    from holdfast.engine import Engine
     from holdfast.errors import (
         HoldfastError,
         JobFailed,
@@ -30,8 +25,10 @@ if TYPE_CHECKING:
         StepTimeout,
         WaitTimeout,
     )
-    from holdfast.store.messages import Submitted
+    from holdfast.store.commands import Submitted
     from holdfast.tables import Tables
+    from holdfast.worker.settings import WorkerSettings
+    from holdfast.worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -79,14 +76,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "Abort": "holdfast.core.outcomes",
+    "Abort": "holdfast.core.step",
     "Client": "holdfast.client",
-    "Engine": "holdfast.app",
-    "ErrorRecord": "holdfast.core.error_record",
+    "Engine": "holdfast.engine",
+    "ErrorRecord": "holdfast.core.records",
     "ExecutionStatus": "holdfast.core.states",
     "Finding": "holdfast.core.facts",
     "Flow": "holdfast.core.flow",
-    "Handoff": "holdfast.core.outcomes",
+    "Handoff": "holdfast.core.step",
     "HoldfastError": "holdfast.errors",
     "JobFailed": "holdfast.errors",
     "JobNotFoundError": "holdfast.errors",
@@ -94,24 +91,24 @@ _HOME = {
     "JobRecord": "holdfast.core.records",
     "JobResult": "holdfast.core.records",
     "JobState": "holdfast.core.states",
-    "Pipeline": "holdfast.core.pipeline",
-    "PipelineResponse": "holdfast.core.pipeline",
-    "PipelineView": "holdfast.core.pipeline",
+    "Pipeline": "holdfast.core.flow",
+    "PipelineResponse": "holdfast.core.flow",
+    "PipelineView": "holdfast.core.flow",
     "RetryPolicy": "holdfast.core.retry",
-    "Rewind": "holdfast.core.outcomes",
-    "Run": "holdfast.core.run",
+    "Rewind": "holdfast.core.step",
+    "Run": "holdfast.core.step",
     "Severity": "holdfast.core.facts",
-    "StageResult": "holdfast.core.pipeline",
+    "StageResult": "holdfast.core.flow",
     "StepStopped": "holdfast.errors",
     "StepTimeout": "holdfast.errors",
-    "Submitted": "holdfast.store.messages",
+    "Submitted": "holdfast.store.commands",
     "Tables": "holdfast.tables",
-    "Transaction": "holdfast.core.run",
-    "Unrecoverable": "holdfast.core.outcomes",
-    "WaitFor": "holdfast.core.outcomes",
+    "Transaction": "holdfast.core.step",
+    "Unrecoverable": "holdfast.core.step",
+    "WaitFor": "holdfast.core.step",
     "WaitTimeout": "holdfast.errors",
-    "Worker": "holdfast.engine.worker",
-    "WorkerSettings": "holdfast.engine.settings",
+    "Worker": "holdfast.worker.worker",
+    "WorkerSettings": "holdfast.worker.settings",
     "delays": "holdfast.core.retry",
     "exponential": "holdfast.core.retry",
     "fixed": "holdfast.core.retry",

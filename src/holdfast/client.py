@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.duration import milliseconds_since_epoch, seconds_of, time_since
 from holdfast.core.explain import ExplainFacts, Explanation, ReasonCode, explain
 from holdfast.core.flow import Flow
-from holdfast.core.records import JobRecord, JobResult, JournalEntry, WorkerRecord
+from holdfast.core.records import JobRecord, JobResult, JournalEntry, WorkerRecord, storable
+from holdfast.core.retry import milliseconds_since_epoch, seconds_of, time_since
 from holdfast.core.states import LIVE_STATUSES, UNFINISHED_STATES, JobState, check_job_transition
-from holdfast.core.text import storable
 from holdfast.errors import (
     BadInput,
     InvalidStateTransitionError,
@@ -26,15 +25,14 @@ from holdfast.errors import (
     UnknownFlowError,
     WaitTimeout,
 )
-from holdfast.store.identifiers import new_ulid
-from holdfast.store.journal_feed import JournalFeed, JournalFilter, follow
-from holdfast.store.messages import NewJob, Submitted
-from holdfast.store.operator_verbs import NO_METADATA
-from holdfast.store.preparing import REQUEST_LIMIT, checked_priority, checked_queue, prepare_job, refuse_cycles
-from holdfast.store.processes import is_dead, is_live
+from holdfast.store.commands import NewJob, Submitted
+from holdfast.store.journal import JournalFeed, JournalFilter, follow, result_of
+from holdfast.store.liveness import is_dead, is_live
+from holdfast.store.operator import log_refusal
 from holdfast.store.protocol import Store
-from holdfast.store.results import result_of
-from holdfast.store.verbs.operating import log_refusal
+from holdfast.store.rows import new_ulid
+from holdfast.store.submit import REQUEST_LIMIT, checked_priority, checked_queue, prepare_job, refuse_cycles
+from holdfast.store.verbs import NO_METADATA
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")

@@ -45,7 +45,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.core.error_record import ErrorRecord
+    from holdfast.core.records import ErrorRecord
 
 
 class HoldfastError(Exception):

@@ -22,7 +22,7 @@ from holdfast.store.place import database_path, is_postgres, not_installed, post
 
 if TYPE_CHECKING:
     from holdfast.core.flow import Flow
-    from holdfast.core.run import Transaction
+    from holdfast.core.step import Transaction
     from holdfast.store.connection_pool import Pool
 
 __all__ = ["OpenTables", "TableSession", "Tables", "database_path", "is_postgres", "make_tables"]

@@ -11,11 +11,11 @@ import msgspec
 
 from holdfast import Engine, HoldfastError, JobState, PipelineResponse, Worker
 from holdfast.errors import JobFailed, NotFound
-from holdfast_images.catalog.rows import HostClaim
+from holdfast_images.catalog.tables import HostClaim
 from holdfast_images.errors import CatalogUnavailable, ImageBusy, ImageError, Interrupted, NoThreads, error_from
-from holdfast_images.flows.finished import Finished
-from holdfast_images.flows.messages import PROCESS, ActivateRequest, ActivateResponse, ProcessRequest, key_of
+from holdfast_images.flows.existing import ExistingImage
 from holdfast_images.flows.process import queue_limits
+from holdfast_images.flows.schemas import PROCESS, ActivateRequest, ActivateResponse, ProcessRequest, key_of
 from holdfast_images.host import LocalHost
 from holdfast_images.messages import (
     CreatedSnapshot,
@@ -191,7 +191,7 @@ class ImageJobs:
             for name, one in response.stages.items()
         }
         request = msgspec.json.decode(self.engine.store.request(job_id), type=ProcessRequest)
-        return processed_of(request, msgspec.convert(answers, Finished), stages)
+        return processed_of(request, msgspec.convert(answers, ExistingImage), stages)
 
     def error_of(self, job_id: str) -> HoldfastError:
         """The error that ended a job, or the stage of it that failed, as it was raised."""

@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError, StoreCorrupt
 from holdfast_images.errors import ImageError, Interrupted, InvalidName, UnknownImage
-from holdfast_images.flows.finished import find_finished
-from holdfast_images.flows.messages import (
+from holdfast_images.flows.existing import find_finished
+from holdfast_images.flows.schemas import (
     ActivateRequest,
     DeactivateRequest,
     ProcessRequest,
@@ -46,13 +46,12 @@ from holdfast_images.settings import Settings
 
 if TYPE_CHECKING:
     from holdfast import Engine, Finding, Flow
+    from holdfast_images.administration import ImageLocks, ImagePool
     from holdfast_images.catalog.catalog import Catalog
-    from holdfast_images.catalog.rows import Image, Snapshot
+    from holdfast_images.catalog.tables import Image, Snapshot
     from holdfast_images.jobs import ImageJobs
-    from holdfast_images.locks import ImageLocks
-    from holdfast_images.pool import ImagePool
-    from holdfast_images.upkeep.collecting import Collection
-    from holdfast_images.upkeep.healing import MendedRow
+    from holdfast_images.maintenance.facts import MendedRow
+    from holdfast_images.maintenance.gc import Collection
 
 NO_SETTINGS = Settings()
 SEE_IMAGES = "see which there are: holdfast images"
@@ -424,7 +423,7 @@ class ImageManager:
 
         Nothing is unpacked and nothing recorded; an object is fetched into a temporary directory and removed again.
         """
-        from holdfast_images.inspection import inspect_source  # noqa: PLC0415 - as above
+        from holdfast_images.administration import inspect_source  # noqa: PLC0415 - as above
 
         return inspect_source(self.settings, source, key, sha256)
 
@@ -436,7 +435,7 @@ class ImageManager:
         Of everything: the jobs, the rules of the catalog, files, devices and snapshots, the room that is left, and
         what `collect` would remove.
         """
-        from holdfast_images.upkeep.verifying import verify_everything, verify_image  # noqa: PLC0415 - as above
+        from holdfast_images.maintenance.verify import verify_everything, verify_image  # noqa: PLC0415 - as above
 
         engine = self._known_jobs.engine
         self._host.check_owner()
@@ -446,13 +445,13 @@ class ImageManager:
 
     def check(self) -> list[Finding]:
         """Rows of the catalog that break its rules or cannot be read. Cheap: no file is looked at, nothing changed."""
-        from holdfast_images.upkeep.verifying import verify_catalog, verify_rows  # noqa: PLC0415 - as above
+        from holdfast_images.maintenance.verify import verify_catalog, verify_rows  # noqa: PLC0415 - as above
 
         return [*verify_rows(self._host), *verify_catalog(self._host.catalog)] if self._host.has_catalog else []
 
     def repair(self, *, dry_run: bool = False) -> list[MendedRow]:
         """Put rows right by what files, devices and the other rows tell; or only say which. Crash: one by one."""
-        from holdfast_images.upkeep.healing import mend_all  # noqa: PLC0415 - as above
+        from holdfast_images.maintenance.facts import mend_all  # noqa: PLC0415 - as above
 
         return mend_all(self._host, dry_run=dry_run) if self._host.has_catalog else []
 
@@ -461,7 +460,7 @@ class ImageManager:
 
         What an unfinished job may need, or is in use, stays. Crash: some of it is removed, the next call has the rest.
         """
-        from holdfast_images.upkeep.collecting import collect_garbage  # noqa: PLC0415 - as above
+        from holdfast_images.maintenance.gc import collect_garbage  # noqa: PLC0415 - as above
 
         engine = self._known_jobs.engine
         self._host.check_owner()
@@ -472,14 +471,14 @@ class ImageManager:
     @cached_property
     def pool(self) -> ImagePool:
         """The thin pool of the data directory: `create`, `status`, `extend`, `check`. Needs no database."""
-        from holdfast_images.pool import ImagePool  # noqa: PLC0415 - for the device mapper only
+        from holdfast_images.administration import ImagePool  # noqa: PLC0415 - for the device mapper only
 
         return ImagePool(self._host.data)
 
     @property
     def locks(self) -> ImageLocks:
         """The locks of the images: `held`, `stale`, `release`."""
-        from holdfast_images.locks import ImageLocks  # noqa: PLC0415 - as above
+        from holdfast_images.administration import ImageLocks  # noqa: PLC0415 - as above
 
         return ImageLocks(self._host, self._known_jobs)
 

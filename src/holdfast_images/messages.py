@@ -9,15 +9,15 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast_images.archive.entry import Finding, Report
-from holdfast_images.catalog.rows import Image, ImageLock, Snapshot, UnpackedImage, Verification
+from holdfast_images.archive.entry import ArchiveFinding, InspectionReport
+from holdfast_images.catalog.tables import Image, ImageLock, Snapshot, UnpackedImage, Verification
 from holdfast_images.errors import InvalidName
-from holdfast_images.flows.finished import Finished
-from holdfast_images.flows.messages import Judging, ProcessRequest
-from holdfast_images.flows.workshop import WARNINGS_KEPT
+from holdfast_images.flows.context import WARNINGS_KEPT
+from holdfast_images.flows.existing import ExistingImage
+from holdfast_images.flows.schemas import Judging, ProcessRequest
 from holdfast_images.model import image_id_of, valid_image_id, valid_key, valid_sha256, valid_snapshot_name
 from holdfast_images.settings import Settings
-from holdfast_images.source.locations import HttpObject, Location, S3Object, location_of, origin_of, without_secrets
+from holdfast_images.source.location import HttpObject, Location, S3Object, location_of, origin_of, without_secrets
 
 # --- what is asked: from a key or a URL to a request ----------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Processed(msgspec.Struct, frozen=True, kw_only=True):
     stages: dict[str, Stage]
     asked_at: int = 0
     """When the source was last asked, in milliseconds since 1970."""
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[ArchiveFinding, ...] = ()
     """What is odd about the image, or was left out of it; some of each kind."""
 
     @property
@@ -235,7 +235,7 @@ class ImageReport(msgspec.Struct, frozen=True, kw_only=True):
     image_id: str
     image: Image | None
     verification: Verification | None
-    warnings: tuple[Finding, ...] | None
+    warnings: tuple[ArchiveFinding, ...] | None
     """What was warned of; None if somebody has been at the row: processing the image writes it anew."""
     device: UnpackedImage | None
     snapshots: tuple[Snapshot, ...]
@@ -293,7 +293,7 @@ class RemovedImage(msgspec.Struct, frozen=True, kw_only=True):
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be said about an archive; its size and digest if it had to be fetched."""
 
-    report: Report
+    report: InspectionReport
     fetched_bytes: int | None = None
     checksum: str = ""
 
@@ -317,7 +317,9 @@ class ImageEvent(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def processed_of(request: ProcessRequest, finished: Finished, stages: Mapping[str, Stage] | None = None) -> Processed:
+def processed_of(
+    request: ProcessRequest, finished: ExistingImage, stages: Mapping[str, Stage] | None = None
+) -> Processed:
     """What came of a request; without stages, what was there before anything was asked."""
     downloaded, unpacked, activated = finished.download, finished.unpack, finished.activate
     return Processed(
@@ -333,17 +335,17 @@ def processed_of(request: ProcessRequest, finished: Finished, stages: Mapping[st
         snapshot_id=activated.snapshot_id,
         snapshot_name=activated.snapshot_name,
         snapshot_path=activated.device_path,
-        stages=dict(stages if stages is not None else dict.fromkeys(Finished.__struct_fields__, Stage())),
+        stages=dict(stages if stages is not None else dict.fromkeys(ExistingImage.__struct_fields__, Stage())),
         asked_at=downloaded.asked_at,
         warnings=unpacked.warnings if unpacked.unpacked else downloaded.warnings,
     )
 
 
-def warnings_of(known: Verification | None) -> tuple[Finding, ...] | None:
+def warnings_of(known: Verification | None) -> tuple[ArchiveFinding, ...] | None:
     """What was warned of when an image was verified; None if the row cannot be understood."""
     if known is None:
         return ()
     try:
-        return msgspec.json.decode(known.warnings, type=tuple[Finding, ...])
+        return msgspec.json.decode(known.warnings, type=tuple[ArchiveFinding, ...])
     except msgspec.MsgspecError:
         return None

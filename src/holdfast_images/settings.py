@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.errors import InvalidName
-from holdfast_images.source.settings import SourceSettings
+from holdfast_images.source.location import SourceSettings
 
 PREFIX = "HOLDFAST_"
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from holdfast import Engine
-from holdfast.engine.metrics import EngineCollector
-from holdfast.engine.metrics_server import MetricsServer
-from holdfast.engine.settings import WorkerSettings
-from holdfast.engine.telemetry import Telemetry
-from holdfast.engine.worker import Worker
 from holdfast.errors import StoreUnavailable
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
+from holdfast.worker.metrics import EngineCollector, MetricsServer
+from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.telemetry import Telemetry
+from holdfast.worker.worker import Worker
 from tests.acceptance.driving import Holdfast, RunningWorker
 from tests.support.waiting import eventually
 
@@ -218,7 +217,7 @@ def test_a_worker_whose_scheduler_died_is_not_well(tmp_path: Path) -> None:
 
 
 def test_a_worker_without_its_store_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.engine.health.PATIENCE", 0.5)
+    monkeypatch.setattr("holdfast.worker.telemetry.PATIENCE", 0.5)
 
     def away(**_anything: object) -> None:
         raise StoreUnavailable("the disk is gone")
@@ -228,7 +227,7 @@ def test_a_worker_without_its_store_is_not_well(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(engine.store, "recover", away)
         problems = eventually(worker.problems, "the store is missed")
         monkeypatch.undo()
-        monkeypatch.setattr("holdfast.engine.health.PATIENCE", 0.5)
+        monkeypatch.setattr("holdfast.worker.telemetry.PATIENCE", 0.5)
         eventually(lambda: not worker.problems(), "it is well again")
 
     assert before == []

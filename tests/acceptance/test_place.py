@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreUnsafe
-from holdfast.store.sqlite import place
+from holdfast.store.sqlite import database as place
 from tests.acceptance.driving import Ended, Holdfast
 
 READING = [

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 
 from holdfast import errors
-from holdfast.cli.exits import MEANINGS, ExitCode, code_of
+from holdfast.cli.command import MEANINGS, ExitCode, code_of
 from holdfast.cli.main import holdfast as root
 from holdfast.cli.reference import commands, option_lines, reference
 from holdfast.core.flow import Flow
-from holdfast.engine.metrics import EngineCollector
-from holdfast.engine.settings import WorkerSettings
-from holdfast.engine.telemetry import Telemetry
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
+from holdfast.worker.metrics import EngineCollector
+from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

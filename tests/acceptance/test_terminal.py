@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.cli import findings, output
+from holdfast.cli import maintenance, output
 from holdfast.cli.main import extended
 from holdfast.cli.output import print_table
 from holdfast.cli.reference import commands
@@ -200,6 +200,6 @@ def test_every_module_that_prints_a_table_is_tried_here() -> None:
         if name in known
     }
     printing = {str(path) for path in SOURCES.rglob("cli/*.py") if "print_table(" in path.read_text(encoding="utf-8")}
-    shared = {inspect.getfile(output), inspect.getfile(findings)}
+    shared = {inspect.getfile(output), inspect.getfile(maintenance)}
 
     assert printing - shared - tried == set()

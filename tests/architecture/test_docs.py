@@ -20,18 +20,18 @@ import pytest
 
 import holdfast
 from holdfast import Client, Engine, Flow, Pipeline, Run, Tables, Transaction, WorkerSettings, errors, testing
-from holdfast.core import agreement, diagram, invariants, repair_plan
+from holdfast.core import diagram, invariants, repair
+from holdfast.core import invariants as agreement
 from holdfast.core.diagram import DiagramFormat
-from holdfast.core.ending import EndCode
 from holdfast.core.explain import ReasonCode
 from holdfast.core.records import JournalEntry
-from holdfast.store import messages
-from holdfast.store.sqlite.checking import expected_schema
+from holdfast.core.step import EndCode
+from holdfast.store import commands as messages
+from holdfast.store.sqlite.database import expected_schema
 from holdfast.tables import OpenTables, TableSession
 from holdfast_images import ImageManager
 from holdfast_images import messages as image_messages
-from holdfast_images.locks import ImageLocks
-from holdfast_images.pool import ImagePool
+from holdfast_images.administration import ImageLocks, ImagePool
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(holdfast.__file__).parent
@@ -345,7 +345,7 @@ def test_every_finding_has_its_line() -> None:
     codes = {code for text in texts for code in raised.findall(text)}
 
     assert set(listed(DOCS / "reference" / "findings.md", "Findings")) == codes
-    assert set(listed(DOCS / "reference" / "findings.md", "Repairs")) == {kind.value for kind in repair_plan.RepairKind}
+    assert set(listed(DOCS / "reference" / "findings.md", "Repairs")) == {kind.value for kind in repair.RepairKind}
 
 
 def test_the_fields_of_a_job_are_described() -> None:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.projection import ExecutionView, project
 from holdfast.core.states import (
     COMMITTED_STATUSES,
     EXECUTION_TRANSITIONS,
@@ -23,8 +22,10 @@ from holdfast.core.states import (
     UNFINISHED_STATES,
     Disposition,
     ExecutionStatus,
+    ExecutionView,
     JobState,
     disposition_transitions,
+    project,
 )
 
 PAIR = re.compile(r"'(\w+)>(\w+)'")

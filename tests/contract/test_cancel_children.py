@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core.ending import EndCode
+from holdfast import guard
 from holdfast.core.states import ExecutionStatus, JobState
+from holdfast.core.step import EndCode
 from holdfast.errors import ParentEndedError
-from holdfast.guard import repair
-from holdfast.store.messages import Claim
-from holdfast.store.verbs import cancellation
+from holdfast.store import operator as cancellation
+from holdfast.store.commands import Claim
 from tests.support.backends import SqliteBackend, on_sqlite
 from tests.support.bench import OPERATOR, WORKER, Bench, commit, end, give_back
 
@@ -149,7 +149,7 @@ def test_a_job_that_asks_to_wait_when_it_is_cancelled_already_waits_for_nothing(
 
     assert bench.job(claim.job.job_id).hold == "none"
     bench.assert_sound()
-    assert repair.plan(bench.store) == []
+    assert guard.plan(bench.store) == []
 
 
 def test_a_child_that_a_client_has_asked_for_goes_on(bench: Bench) -> None:
@@ -278,7 +278,7 @@ def test_a_parent_that_is_tried_again_gets_new_children_which_stay(bench: Bench)
 
 
 def cancellation_left(session: object, parent: str) -> None:
-    from holdfast.store.verbs.operating import mark_children
+    from holdfast.store.operator import mark_children
 
     mark_children(session, parent, waited_for=None, actor=OPERATOR, reason="x")  # type: ignore[arg-type]
 
@@ -305,7 +305,7 @@ def test_thousands_of_children_are_cancelled_in_transactions_of_bounded_size(
     cancel(bench, parent)
 
     assert {bench.state(job.job_id) for job in jobs} == {FAILED}
-    assert max(sizes) <= 2 * cancellation.BATCH
+    assert max(sizes) <= 2 * cancellation.CANCEL_BATCH
     assert len(sizes) >= 5
     bench.assert_sound()
 
@@ -314,7 +314,7 @@ def test_what_a_process_that_died_has_left_is_continued_by_recovery(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent = bench.running().job.job_id
-    jobs = [bench.new_job(parent=parent, child_name=str(n)) for n in range(2 * cancellation.BATCH + 10)]
+    jobs = [bench.new_job(parent=parent, child_name=str(n)) for n in range(2 * cancellation.CANCEL_BATCH + 10)]
     bench.store.submit(jobs, actor=WORKER)
 
     class Killed(BaseException):
@@ -335,7 +335,7 @@ def test_what_a_process_that_died_has_left_is_continued_by_recovery(
     half = sum(bench.state(job.job_id) is FAILED for job in jobs)
     bench.store.recover(is_dead=lambda _owner: False, actor="worker")
 
-    assert half == cancellation.BATCH
+    assert half == cancellation.CANCEL_BATCH
     assert {bench.state(job.job_id) for job in jobs} == {FAILED}
     assert {bench.journal(job.job_id)[-1].actor for job in jobs} == {OPERATOR}
     bench.assert_sound()

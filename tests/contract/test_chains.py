@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, JobState
+from holdfast.core.step import EndCode
 from holdfast.errors import CycleError, JobNotFoundError
-from holdfast.store.identifiers import new_ulid
+from holdfast.store.rows import new_ulid
 from tests.support.bench import OPERATOR, Bench, commit, end, finish, give_back
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.errors import BadInput, JobNotFoundError, LeaseLost, StepCancelled, StoreError, StoreUnavailable
-from holdfast.store.messages import StoreTransaction
+from holdfast.store.commands import StoreTransaction
 from tests.support.backends import Backend, PostgresBackend, on_postgres, on_sqlite
 from tests.support.bench import (
     EFFECTS_TABLE,

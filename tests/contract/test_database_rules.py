@@ -15,7 +15,7 @@ from holdfast.core.states import (
     JobState,
     disposition_transitions,
 )
-from holdfast.store.messages import Claim
+from holdfast.store.commands import Claim
 from tests.support.backends import Backend, PostgresBackend, Shell, is_refusal, on_postgres, on_sqlite
 from tests.support.bench import FINGERPRINT, OLD, OPERATOR, Bench, commit, finish, finish_step
 

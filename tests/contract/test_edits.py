@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.core.states import Disposition
-from holdfast.guard.check import check
+from holdfast.guard import check
 from tests.support.backends import Backend, PostgresBackend, Shell, is_refusal
 from tests.support.bench import DEFINITION, Bench, commit, end, finish, finish_step, give_back, plan_ending, record_try
 

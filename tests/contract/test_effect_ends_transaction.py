@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.states import ExecutionStatus
 from holdfast.errors import BadInput, JobNotFoundError, LeaseLost, StoreBusy, StoreUnavailable
-from holdfast.store.messages import StoreTransaction
+from holdfast.store.commands import StoreTransaction
 from tests.contract.test_full_disk import limit_pages
 from tests.support.backends import Backend, PostgresBackend, on_postgres, on_sqlite
 from tests.support.bench import EFFECTS_TABLE, Bench, commit, effect_of, end, finish_step
@@ -493,7 +493,7 @@ def test_an_effect_that_has_to_be_postponed_leaves_no_commit(
 ) -> None:
     """A disk that cannot be read for a moment, met and caught by the step while the transaction stays open."""
     postponed, good = bench.running(), bench.running()
-    kind = "holdfast.store.sqlite.session.SqliteSession" if backend.name == "sqlite" else POSTGRES_SESSION
+    kind = "holdfast.store.sqlite.store.SqliteSession" if backend.name == "sqlite" else POSTGRES_SESSION
     monkeypatch.setattr(f"{kind}.passing", lambda _self, error: StoreBusy("sick") if "1" in str(error) else None)
 
     def effect(tx: StoreTransaction) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.errors import LeaseLost
-from holdfast.store.messages import Claim, Write
+from holdfast.store.commands import Claim, Write
 from tests.support.backends import Backend
 from tests.support.bench import (
     LEASE_MS,

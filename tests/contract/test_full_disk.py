@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.states import ExecutionStatus, JobState
 from holdfast.errors import StoreFull, StoreUnavailable
-from holdfast.store.messages import StoreTransaction
+from holdfast.store.commands import StoreTransaction
 from tests.support.backends import SqliteBackend, on_sqlite
 from tests.support.bench import Bench, commit, effect_of, finish, finish_step
 
@@ -83,7 +83,7 @@ def test_an_effect_that_meets_a_full_disk_leaves_nothing_and_can_be_tried_again(
 CHILD = """
 import resource, signal, sys
 from holdfast.errors import StoreUnavailable
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 from tests.support.bench import Bench, SettableClock
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.states import JobState
 from holdfast.errors import StoreBusy, StoreUnavailable
-from holdfast.store.messages import Claim, StoreTransaction, Write
+from holdfast.store.commands import Claim, StoreTransaction, Write
 from tests.support.backends import PostgresBackend, on_postgres
 from tests.support.bench import (
     EFFECTS_TABLE,

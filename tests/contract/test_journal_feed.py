@@ -10,9 +10,9 @@ import pytest
 from holdfast import Client
 from holdfast.core.records import JournalEntry
 from holdfast.errors import JobNotFoundError
-from holdfast.store.identifiers import new_ulid
-from holdfast.store.journal_feed import JournalFeed, JournalFilter
+from holdfast.store.journal import JournalFeed, JournalFilter
 from holdfast.store.protocol import Store
+from holdfast.store.rows import new_ulid
 from tests.support.backends import Backend, PostgresBackend, on_postgres
 from tests.support.bench import WORKER, Bench, SettableClock, commit, finish, rewind_to
 

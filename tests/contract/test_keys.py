@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import JobPrunedError
-from holdfast.guard.check import check
-from holdfast.store.messages import StoreTransaction, Submitted
+from holdfast.guard import check
+from holdfast.store import submit as submitting
+from holdfast.store.commands import StoreTransaction, Submitted
 from holdfast.store.session import Session
-from holdfast.store.verbs import submitting
 from tests.support.backends import Backend, is_refusal, on_postgres
 from tests.support.bench import OPERATOR, Bench, SettableClock, commit, finish
 

@@ -12,8 +12,8 @@ import pytest
 from holdfast.core.facts import Finding, JobFacts
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import JobNotFoundError
-from holdfast.store.changes import Change
-from holdfast.store.identifiers import new_ulid
+from holdfast.store.commands import Change
+from holdfast.store.rows import new_ulid
 from tests.support.backends import Backend, SqliteBackend, on_sqlite
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish_step, give_back, record_try
 from tests.support.waiting import eventually
@@ -444,7 +444,7 @@ def test_a_listener_that_died_does_not_disturb_the_others(bench: Bench, backend:
     import sys
 
     script = (
-        "import os, sys; from holdfast.store.opening import open_store;"
+        "import os, sys; from holdfast.store.open import open_store;"
         f"open_store({backend.place!r}).listen(); print('listening', flush=True); os.kill(os.getpid(), 9)"
     )
     died = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)

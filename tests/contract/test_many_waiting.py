@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast import guard
 from holdfast.core.states import JobState
 from holdfast.crash_points import SimulatedCrash, set_hook
-from holdfast.guard import repair
-from holdfast.store.identifiers import new_ulid
-from holdfast.store.verbs.settling import BATCH
+from holdfast.store.rows import new_ulid
+from holdfast.store.settle import BATCH
 from tests.support.backends import Backend, on_postgres
 from tests.support.bench import OPERATOR, OTHER, Bench, commit, end, finish, give_back
 
@@ -163,7 +163,7 @@ def test_a_parent_that_was_let_go_on_does_not_wait_for_a_child_that_is_brought_b
     bench.store.retry(child, actor=OPERATOR, reason="again", from_state=JobState.FAILED)
 
     bench.assert_sound()
-    assert repair.plan(bench.store) == []
+    assert guard.plan(bench.store) == []
     assert {claim.job.job_id for claim in bench.claim(limit=2)} == {parent.job.job_id, child}
 
 

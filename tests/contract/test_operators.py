@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.client import Client
-from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
+from holdfast.core.step import EndCode
 from holdfast.errors import BadInput, InvalidStateTransitionError, JobNotFoundError, KeyInUseError
-from holdfast.store.identifiers import new_ulid
-from holdfast.store.messages import Write
+from holdfast.store.commands import Write
+from holdfast.store.rows import new_ulid
 from tests.support.bench import (
     OPERATOR,
     WORKER,

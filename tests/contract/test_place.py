@@ -23,8 +23,8 @@ from holdfast.errors import (
     StoreTooNew,
     StoreUnsafe,
 )
-from holdfast.store.opening import open_store
-from holdfast.store.sqlite import place
+from holdfast.store.open import open_store
+from holdfast.store.sqlite import database as place
 from tests.support.bench import Bench, SettableClock
 
 is_root = os.geteuid() == 0
@@ -142,7 +142,7 @@ def test_a_second_open_in_one_process_does_not_cost_the_first_its_locks(tmp_path
     Bench(first, clock).submit()
     second = open_store(tmp_path, clock=clock)
     look = (
-        "from holdfast.store.opening import open_store\n"
+        "from holdfast.store.open import open_store\n"
         f"store = open_store({str(tmp_path)!r}); print(len(store.jobs())); store.close()"
     )
 
@@ -159,7 +159,7 @@ def test_a_second_open_in_one_process_does_not_cost_the_first_its_locks(tmp_path
 
 
 def test_several_processes_may_open_a_new_database_at_once(tmp_path: Path) -> None:
-    script = f"from holdfast.store.opening import open_store; open_store({str(tmp_path / 'new')!r}).close()"
+    script = f"from holdfast.store.open import open_store; open_store({str(tmp_path / 'new')!r}).close()"
     openers = [subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) for _ in range(6)]
     errors = [opener.communicate(timeout=60)[1].decode() for opener in openers]
 
@@ -208,7 +208,7 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 READ_ONLY_SCRIPT = """
 import os, sys, tempfile
 from holdfast.errors import StoreReadOnly
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 with tempfile.TemporaryDirectory() as directory:
     open_store(directory).close()  # imports all there is, while it can still be read
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

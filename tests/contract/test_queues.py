@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.ending import EndCode
 from holdfast.core.records import QueueRecord
 from holdfast.core.states import Disposition, JobState
+from holdfast.core.step import EndCode
 from holdfast.errors import BadInput, QueueNotFoundError
-from holdfast.store.messages import Write
+from holdfast.store.commands import Write
 from tests.support.backends import Backend, Shell, on_postgres
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, definition_of, end, finish, give_back
 

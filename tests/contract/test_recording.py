@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from holdfast import JobState
-from holdfast.engine.leases import LeaseKeeper
-from holdfast.engine.telemetry import Telemetry
-from holdfast.engine.writer import GroupWriter, Written
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreError, StoreReadOnly, StoreUnavailable
-from holdfast.store.messages import Write
+from holdfast.store.commands import Write
+from holdfast.worker.group_writer import GroupWriter, Written
+from holdfast.worker.leases import LeaseKeeper
+from holdfast.worker.telemetry import Telemetry
 from tests.support.backends import Backend
 from tests.support.bench import (
     LEASE_MS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
+from holdfast.core.step import EndCode
 from tests.support.backends import Backend
 from tests.support.bench import (
     OLD,

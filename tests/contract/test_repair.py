@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.derivation import wrong_columns
+from holdfast import guard as repair
 from holdfast.core.facts import JobFacts
-from holdfast.core.repair_plan import RepairKind
+from holdfast.core.repair import RepairKind, wrong_columns
 from holdfast.core.states import Disposition, JobState
-from holdfast.guard import repair
-from holdfast.guard.check import check
+from holdfast.guard import check
 from tests.contract.test_edits import DAY, scene, without_checks
 from tests.support.backends import Backend
 from tests.support.bench import OPERATOR, Bench

@@ -22,7 +22,7 @@ from holdfast.errors import (
     StateError,
     StateTransitionRaceError,
 )
-from holdfast.guard.check import check
+from holdfast.guard import check
 from holdfast.store.protocol import Store
 from tests.contract.test_operators import STATES
 from tests.support.backends import Backend

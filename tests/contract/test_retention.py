@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition, JobState
+from holdfast.core.step import EndCode
 from holdfast.errors import BadInput, JobNotFoundError, SettingsError
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 from tests.support.backends import on_sqlite
 from tests.support.bench import OPERATOR, Bench, commit, end, finish, finish_step, give_back
 

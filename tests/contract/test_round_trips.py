@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 from tests.support.backends import PostgresBackend
 from tests.support.bench import FLOWS, LEASE_MS, WORKER, Bench, SettableClock, commit, finish, finish_step
 from tests.support.counting_proxy import ROUND_TRIP, STATEMENT, CountingProxy

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.states import JobState
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 from tests.support.backends import Backend, on_postgres
 from tests.support.bench import FLOWS, OPERATOR, OTHER, WORKER, Bench, SettableClock, commit, finish
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, JobNotFoundError
-from holdfast.store.identifiers import new_ulid
+from holdfast.store.rows import new_ulid
 from tests.support.bench import DEFINITION, FINGERPRINT, NEW, Bench, commit, finish, give_back
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.guard import survey
-from holdfast.guard.survey import Survey, look_at_open
+from holdfast import guard as survey
+from holdfast.guard import Survey, look_at_open
 from tests.contract.test_edits import BEHIND, scene, statements, without_checks
 from tests.contract.test_repair import edit
 from tests.support.backends import Backend, on_sqlite

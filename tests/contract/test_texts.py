@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.ending import PATH_AFTER_FAILURE
 from holdfast.core.states import Disposition, JobState
+from holdfast.core.step import PATH_AFTER_FAILURE
 from tests.support.bench import LEASE_MS, OPERATOR, Bench, end, plan_ending, record_try, report_progress, rewind_to
 
 TEXTS = {

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast import Client
-from holdfast.core.ending import EndCode
 from holdfast.core.explain import ReasonCode
 from holdfast.core.records import unreadable_of
 from holdfast.core.states import Disposition, JobState
+from holdfast.core.step import EndCode
 from holdfast.errors import RowUnreadable
 from tests.support.backends import Backend, Shell, SqliteBackend, is_refusal, on_sqlite
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish, finish_step, give_back

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from holdfast.core.states import ExecutionStatus, JobState
-from holdfast.guard.check import check
-from holdfast.guard.survey import look_at_open
-from holdfast.store.messages import Claim
+from holdfast.guard import check, look_at_open
+from holdfast.store.commands import Claim
 from tests.support.backends import Backend
 from tests.support.bench import OPERATOR, Bench, SettableClock, commit, end, finish, finish_step
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from holdfast.core.ending import EndCode
-from holdfast.core.records import Ending
+from holdfast.core.records import ERROR_LIMIT, Ending
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
-from holdfast.core.text import ERROR_LIMIT
-from holdfast.store.messages import Claim, Write
+from holdfast.core.step import EndCode
+from holdfast.store.commands import Claim, Write
 from tests.support.bench import (
     FINGERPRINT,
     LEASE_MS,

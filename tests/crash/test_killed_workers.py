@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast import Engine, JobState
-from holdfast.guard.check import check
+from holdfast.guard import check
 from tests.crash.killed_app import Request, flow
 
 WORKER = """

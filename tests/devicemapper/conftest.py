@@ -11,8 +11,8 @@ from holdfast import Engine
 from holdfast.core.records import JobResult
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import UDEV
+from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
-from holdfast_images.flows.workshop import Workshop
 from tests.devicemapper.pools import open_devices, remove_everything
 from tests.devicemapper.shop import image_of, request_for, workshop
 from tests.support.images.device_backends import IN_GUEST
@@ -35,14 +35,14 @@ def devices(tmp_path: Path) -> Iterator[DeviceMapperDevices]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, devices: DeviceMapperDevices) -> Iterator[Workshop]:
+def shop(tmp_path: Path, devices: DeviceMapperDevices) -> Iterator[FlowContext]:
     shop = workshop(tmp_path, devices)
     yield shop
     shop.catalog.close()
 
 
 @pytest.fixture
-def engine(tmp_path: Path, shop: Workshop) -> Iterator[Engine]:
+def engine(tmp_path: Path, shop: FlowContext) -> Iterator[Engine]:
     with Engine.open(tmp_path, flows=all_flows(shop)) as engine:
         for queue, limit in QUEUE_LIMITS.items():
             engine.queue(queue, limit=limit)

@@ -15,13 +15,12 @@ from pathlib import Path
 
 from holdfast import Engine, crash_points
 from holdfast.core.facts import Severity
-from holdfast.guard.check import check
+from holdfast.guard import check
 from holdfast.testing import VirtualClock, run_until_idle
-from holdfast_images.devices import crash_points as device_points
-from holdfast_images.devices import registry
-from holdfast_images.devices.pool_checking import check_metadata
-from holdfast_images.flows.messages import RemoveRequest, key_of
+from holdfast_images.devices import lock, record
+from holdfast_images.devices.consistency import check_metadata
 from holdfast_images.flows.process import all_flows
+from holdfast_images.flows.schemas import RemoveRequest, key_of
 from tests.devicemapper.pools import open_devices
 from tests.devicemapper.shop import IMAGE_ID, faults, mount_state, request_for, seen, workshop
 
@@ -78,7 +77,7 @@ def live(number: int, source: Path, stop_at: int | None) -> None:
             tell("removed", {"faults": faults(shop, devices), "left": left})
         points = Points(stop_at)
         crash_points.set_hook(points)
-        device_points.set_hook(points)
+        lock.set_hook(points)
         request = request_for(source)
         engine.submit("process-image", request, key=key_of(request))
         run_until_idle(engine, clock)
@@ -87,7 +86,7 @@ def live(number: int, source: Path, stop_at: int | None) -> None:
 
 def forget_to_sync() -> None:
     """The mistake that the cuts must be able to find: the pool is told before the record is on disk."""
-    registry.Registry.sync = lambda self: None  # type: ignore[method-assign]
+    record.Registry.sync = lambda self: None  # type: ignore[method-assign]
     os.fsync = lambda fd: None
 
 

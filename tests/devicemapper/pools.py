@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import Target
-from holdfast_images.devices.mounting import mounts, unmount_point
+from holdfast_images.devices.mounts import mounts, unmount_point
 from holdfast_images.devices.thin_pool import ThinPool
 
 STATE = "/dev/ubda"

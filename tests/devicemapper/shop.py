@@ -9,12 +9,12 @@ from typing import Any
 
 from holdfast_images.archive.entry import Policy
 from holdfast_images.catalog.catalog import Catalog
+from holdfast_images.devices.block_device import check_ext4
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.devices.ext4 import check_ext4
-from holdfast_images.devices.mounting import mounts
-from holdfast_images.flows.messages import Judging, ProcessRequest
-from holdfast_images.flows.workshop import Workshop
-from holdfast_images.source.locations import location_of
+from holdfast_images.devices.mounts import mounts
+from holdfast_images.flows.context import FlowContext
+from holdfast_images.flows.schemas import Judging, ProcessRequest
+from holdfast_images.source.location import location_of
 from tests.devicemapper.pools import STATE
 from tests.support.images import archives
 from tests.support.images.small_image import tree_of
@@ -49,8 +49,8 @@ def mount_state(point: Path) -> Path:
     return point
 
 
-def workshop(state: Path, devices: DeviceMapperDevices) -> Workshop:
-    return Workshop(catalog=Catalog.open(state), devices=devices, images=state / "images", device_size=DEVICE_SIZE)
+def workshop(state: Path, devices: DeviceMapperDevices) -> FlowContext:
+    return FlowContext(catalog=Catalog.open(state), devices=devices, images=state / "images", device_size=DEVICE_SIZE)
 
 
 def request_for(file: Path, *, snapshot: str = "", verify: bool = False) -> ProcessRequest:
@@ -73,7 +73,7 @@ def content_of(devices: DeviceMapperDevices, name: str) -> dict[str, object]:
     return tree
 
 
-def faults(shop: Workshop, devices: DeviceMapperDevices) -> list[str]:
+def faults(shop: FlowContext, devices: DeviceMapperDevices) -> list[str]:
     """Everything that is left over, leaked or damaged: nothing must be, whatever has happened before."""
     catalog, pool = shop.catalog, devices.thin_pool
     rows = {int(row.device_id): row.device_name for row in catalog.list_unpacked_images()}
@@ -102,7 +102,7 @@ def faults(shop: Workshop, devices: DeviceMapperDevices) -> list[str]:
     return found
 
 
-def seen(shop: Workshop, devices: DeviceMapperDevices) -> dict[str, Any]:
+def seen(shop: FlowContext, devices: DeviceMapperDevices) -> dict[str, Any]:
     """What an image has become, ids and content."""
     catalog = shop.catalog
     unpacked = catalog.get_unpacked_image_by_id(IMAGE_ID)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_images.devices import loops
+from holdfast_images.devices import block_device
 from tests.devicemapper.pools import remove_everything
 from tests.devicemapper.shop import image_of
 
@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     remove_everything()
     for file in (tmp_path / "state").glob("*.img"):
-        loops.detach(file)
+        block_device.detach(file)
 
 
 def holdfast(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -59,7 +59,7 @@ def test_after_a_reboot_one_command_brings_back_what_was_in_use(place: Path, pro
     before = holdfast(place, "verify-system")
     remove_everything()
     for file in (place / "state").glob("*.img"):
-        loops.detach(file)
+        block_device.detach(file)
     rebooted = holdfast(place, "verify-system", "--json")
     back = answer(holdfast(place, "snapshot", "activate", "--all", "--json"))
     after = holdfast(place, "verify-system")
@@ -84,7 +84,7 @@ def test_a_pool_whose_file_is_gone_or_cut_off_is_told_of_and_comes_back(place: P
     data = place / "state/pool-data.img"
     remove_everything()
     for file in (place / "state").glob("*.img"):
-        loops.detach(file)
+        block_device.detach(file)
     data.rename(place / "kept")
     gone = [holdfast(place, *words) for words in (("pool", "status"), ("pool", "check"), ("verify-system",))]
     (place / "kept").rename(data)
@@ -114,7 +114,7 @@ def test_a_disk_in_use_is_not_taken_for_a_pool(place: Path) -> None:
     for name, size in (("m1", 16 << 20), ("m2", 16 << 20), ("data", 64 << 20)):
         with (place / name).open("wb") as file:
             file.truncate(size)
-        devices[name] = loops.attach(place / name)
+        devices[name] = block_device.attach(place / name)
     try:
         first = create_pool(place / "s1", devices["m1"], devices["data"], "--name", "one")
         second = create_pool(place / "s2", devices["m2"], devices["data"], "--name", "two", "--force")
@@ -122,7 +122,7 @@ def test_a_disk_in_use_is_not_taken_for_a_pool(place: Path) -> None:
     finally:
         remove_everything()
         for name in devices:
-            loops.detach(place / name)
+            block_device.detach(place / name)
 
     assert first.returncode == 0, first.stderr
     assert (second.returncode, "is in use" in second.stderr) == (1, True), second.stderr

@@ -11,9 +11,9 @@ import pytest
 from holdfast import Engine, Flow
 from holdfast.testing import CrashExplorer, Scenario
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.flows.messages import key_of
+from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import all_flows
-from holdfast_images.flows.workshop import Workshop
+from holdfast_images.flows.schemas import key_of
 from tests.devicemapper.pools import open_devices, remove_everything
 from tests.devicemapper.shop import faults, image_of, request_for, seen, workshop
 
@@ -23,7 +23,7 @@ class Images:
 
     def __init__(self, source: Path) -> None:
         self.source = source
-        self._open: tuple[Workshop, DeviceMapperDevices] | None = None
+        self._open: tuple[FlowContext, DeviceMapperDevices] | None = None
 
     def flows(self, directory: Path) -> list[Flow[Any, Any]]:
         self.close()

@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_images.devices.disk_users import refuse_in_use
-from holdfast_images.devices.disks import disk_at
+from holdfast_images.devices.block_device import disk_at, refuse_in_use
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Target
 from holdfast_images.devices.pool_record import read_record, write_record

@@ -15,16 +15,16 @@ import pytest
 
 from holdfast_images import ImageManager
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.devices import loops
-from holdfast_images.devices.commands import CommandFailed, run
-from holdfast_images.devices.crash_points import set_hook
+from holdfast_images.devices import block_device
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.dm_table import CommandFailed, run
+from holdfast_images.devices.lock import set_hook
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, NoSpace, Permanent, PoolUnusable
 from holdfast_images.host import open_devices
+from holdfast_images.maintenance.gc import Collected
 from holdfast_images.settings import Backend, Settings
-from holdfast_images.upkeep.collecting import Collected
 from tests.devicemapper.pools import new_pool, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill
 
@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     remove_everything()
     for file in tmp_path.glob("*.img"):
-        loops.detach(file)
+        block_device.detach(file)
 
 
 def dmsetup(*arguments: str) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast_images.devices.block_device import disk_at
+from holdfast_images.devices.consistency import check_metadata
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Target
-from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceLost
 from tests.devicemapper.pools import DATA, METADATA, remove_everything

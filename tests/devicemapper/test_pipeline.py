@@ -11,12 +11,12 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast.core.records import JobResult
-from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import DeviceMapper
-from holdfast_images.flows.messages import DeactivateRequest, RemoveRequest, key_of
+from holdfast_images.devices.lock import set_hook
+from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import all_flows
-from holdfast_images.flows.workshop import Workshop
+from holdfast_images.flows.schemas import DeactivateRequest, RemoveRequest, key_of
 from tests.devicemapper.conftest import Process
 from tests.devicemapper.pools import STATE, change_pool, remove_everything
 from tests.devicemapper.shop import (
@@ -43,14 +43,14 @@ def dmsetup(*arguments: str) -> str:
     return subprocess.run(["dmsetup", *arguments], check=True, capture_output=True, text=True).stdout
 
 
-def device_of(shop: Workshop) -> tuple[str, str]:
+def device_of(shop: FlowContext) -> tuple[str, str]:
     row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
     assert row is not None
     return row.device_id, row.device_name
 
 
 def test_an_image_becomes_a_snapshot_that_can_be_mounted(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, tmp_path: Path
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, tmp_path: Path
 ) -> None:
     results = process()
     _, name = device_of(shop)
@@ -69,7 +69,7 @@ def test_an_image_becomes_a_snapshot_that_can_be_mounted(
 
 
 def test_what_is_done_is_handed_off_and_changes_no_device(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, source: Path, caplog: pytest.LogCaptureFixture
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, source: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     process()
     source.unlink()
@@ -87,7 +87,7 @@ def test_what_is_done_is_handed_off_and_changes_no_device(
 
 
 def test_a_snapshot_removed_by_dmsetup_is_activated_again_with_what_was_written_to_it(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, tmp_path: Path
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, tmp_path: Path
 ) -> None:
     process()
     point = tmp_path / "user"
@@ -104,7 +104,7 @@ def test_a_snapshot_removed_by_dmsetup_is_activated_again_with_what_was_written_
 
 
 def test_a_snapshot_deleted_from_the_pool_is_made_again(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices
 ) -> None:
     process()
     [row] = shop.catalog.list_snapshots()
@@ -118,7 +118,7 @@ def test_a_snapshot_deleted_from_the_pool_is_made_again(
 
 
 def test_a_device_deleted_from_the_pool_is_unpacked_again(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices
 ) -> None:
     process()
     device_id, name = device_of(shop)
@@ -132,7 +132,7 @@ def test_a_device_deleted_from_the_pool_is_unpacked_again(
 
 
 def test_a_device_written_to_behind_our_back_is_found_by_a_deep_look_and_made_again(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, tmp_path: Path
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, tmp_path: Path
 ) -> None:
     process()
     device_id, name = device_of(shop)
@@ -153,7 +153,7 @@ def test_a_device_written_to_behind_our_back_is_found_by_a_deep_look_and_made_ag
 
 
 def test_after_a_reboot_everything_is_put_to_use_again(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, tmp_path: Path
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, tmp_path: Path
 ) -> None:
     process()
     before = content_of(devices, SNAPSHOT)
@@ -167,7 +167,7 @@ def test_after_a_reboot_everything_is_put_to_use_again(
 
 
 def test_an_id_that_somebody_else_uses_is_left_alone_and_another_taken(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, engine: Engine
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, engine: Engine
 ) -> None:
     process()
     device_id, _ = device_of(shop)
@@ -182,7 +182,7 @@ def test_an_id_that_somebody_else_uses_is_left_alone_and_another_taken(
 
 
 def test_removing_an_image_leaves_nothing_in_the_pool(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, engine: Engine
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, engine: Engine
 ) -> None:
     process()
     process(snapshot="vm-2")
@@ -196,7 +196,7 @@ def test_removing_an_image_leaves_nothing_in_the_pool(
 
 
 def test_a_snapshot_that_a_user_has_mounted_is_not_taken_away(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, engine: Engine, tmp_path: Path
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, engine: Engine, tmp_path: Path
 ) -> None:
     process()
     point = tmp_path / "user"
@@ -214,7 +214,7 @@ def test_a_snapshot_that_a_user_has_mounted_is_not_taken_away(
 
 
 def test_an_image_that_cannot_fit_is_refused_with_the_numbers_before_anything_is_made(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, source: Path
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, source: Path
 ) -> None:
     dmsetup_fill(devices, leave=20)
     source.write_bytes(image_of(100, 40_000))
@@ -227,7 +227,7 @@ def test_an_image_that_cannot_fit_is_refused_with_the_numbers_before_anything_is
 
 
 def test_a_read_only_pool_is_told_before_anything_is_made(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices
 ) -> None:
     change_pool(devices.thin_pool, "2 error_if_no_space read_only")
     refused = process()
@@ -257,7 +257,7 @@ def dmsetup_fill(devices: DeviceMapperDevices, *, leave: int) -> None:
 
 
 def test_a_pool_that_fills_up_in_the_midst_aborts_cleanly_and_stays_usable(
-    process: Process, shop: Workshop, devices: DeviceMapperDevices, source: Path
+    process: Process, shop: FlowContext, devices: DeviceMapperDevices, source: Path
 ) -> None:
     """It was let in, and then somebody else has used up the room."""
     source.write_bytes(image_of(200, 40_000))

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.command import Entry
+from holdfast.cli.command import CommandEntry
 from holdfast.cli.main import main
 from holdfast_images.cli.main import EXTENSION
-from holdfast_images.devices import loops
+from holdfast_images.devices import block_device
+from holdfast_images.devices.consistency import check_metadata
 from holdfast_images.devices.devicemapper import POINTS, DeviceMapperDevices
 from holdfast_images.devices.dm_table import Mode, thin_target
-from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.pool_record import read_record, write_record
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     remove_everything()
     for file in tmp_path.glob("*.img"):
-        loops.detach(file)
+        block_device.detach(file)
 
 
 def sealed_small(devices: DeviceMapperDevices) -> None:
@@ -58,11 +58,11 @@ def test_a_pool_on_files_is_found_again_after_a_reboot(root: Path) -> None:
     sealed_small(devices)
     remove_everything()
     for name in ("pool-metadata.img", "pool-data.img"):
-        loops.detach(root / name)
+        block_device.detach(root / name)
     again = DeviceMapperDevices.open(root)
     again.verify(SMALL, deep=True)
 
-    assert len(loops.attached(root / "pool-data.img")) == 1
+    assert len(block_device.attached(root / "pool-data.img")) == 1
 
 
 def test_what_holds_something_is_not_made_a_pool_of(root: Path) -> None:
@@ -426,7 +426,10 @@ def test_a_pool_is_made_shown_extended_and_checked_by_the_command(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def holdfast(*arguments: str) -> tuple[int, str]:
-        entries = {**EXTENSION.entries, "pool": Entry("holdfast_images.cli.pool", "pool", "The thin pool.")}
+        entries = {
+            **EXTENSION.entries,
+            "pool": CommandEntry("holdfast_images.cli.administration", "pool", "The thin pool."),
+        }
         extension = EXTENSION._replace(entries=entries)
         status = main(["pool", *arguments, "--state", str(root / "state"), "--data", str(root)], extension=extension)
         return status, capsys.readouterr().out

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_images.devices import loops
+from holdfast_images.devices import block_device
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Mode, Target
@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     remove_everything()
     for file in tmp_path.glob("*.img"):
-        loops.detach(file)
+        block_device.detach(file)
 
 
 def small_metadata(mapper: DeviceMapper, size: int) -> str:
@@ -81,7 +81,7 @@ def small_disk(root: Path) -> Iterator[Path]:
     yield place
     remove_everything()
     for file in place.glob("*.img"):
-        loops.detach(file)
+        block_device.detach(file)
     subprocess.run(["umount", str(place)], check=True)
 
 
@@ -110,7 +110,7 @@ def test_what_is_deleted_is_given_back_to_a_disk_that_takes_it(root: Path) -> No
     file = root / "disk.img"
     with file.open("wb") as disk:
         disk.truncate(256 << 20)
-    ThinPool.create(root, metadata=METADATA, data=loops.attach(file), force=True)
+    ThinPool.create(root, metadata=METADATA, data=block_device.attach(file), force=True)
     devices = DeviceMapperDevices.open(root)
     devices.create(SMALL)
     (devices.mount(SMALL) / "file").write_bytes(os.urandom(20 << 20))
@@ -131,5 +131,5 @@ def test_a_file_with_two_loop_devices_is_refused_with_what_to_do(root: Path) -> 
              for _ in range(2)]  # fmt: skip
 
     with pytest.raises(PoolUnusable, match="at once") as refused:
-        loops.attach(file)
+        block_device.attach(file)
     assert f"losetup --detach {max(nodes).strip()}" in (refused.value.hint or "")

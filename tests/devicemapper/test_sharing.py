@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_images.devices import mounting
+from holdfast_images.devices import mounts as mounting
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_table import thin_target
-from holdfast_images.devices.process_marks import this_process
+from holdfast_images.devices.lock import this_process
 from holdfast_images.devices.protocol import Device
 from holdfast_images.errors import DeviceBusy
 from tests.support.images.device_backends import ORIGIN

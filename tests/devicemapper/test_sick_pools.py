@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from holdfast_images import ImageManager
-from holdfast_images.devices import devicemapper, loops
+from holdfast_images.devices import block_device as loops
+from holdfast_images.devices import devicemapper
+from holdfast_images.devices.block_device import disk_at
+from holdfast_images.devices.consistency import check_metadata
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
-from holdfast_images.devices.disks import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper
 from holdfast_images.devices.dm_table import SECTOR, Mode, Target
-from holdfast_images.devices.pool_checking import check_metadata
 from holdfast_images.devices.pool_record import write_record
 from holdfast_images.devices.protocol import Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool

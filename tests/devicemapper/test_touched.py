@@ -12,8 +12,8 @@ import pytest
 
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import NODES
-from holdfast_images.devices.identity import Identity
 from holdfast_images.devices.protocol import Health
+from holdfast_images.devices.record import Identity
 from holdfast_images.errors import DeviceBusy, DeviceLost, NotAsSealed, PoolUnusable, SnapshotOverwritten
 from tests.devicemapper.pools import remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill

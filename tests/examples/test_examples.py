@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.sqlite.checking import expected_schema
+from holdfast.store.sqlite.database import expected_schema
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import Engine
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.store.messages import NewJob
+from holdfast.store.commands import NewJob
 from tests.histories import plan as plans
 from tests.histories.app import Task, flows
 from tests.histories.events import DIRECTORY_VARIABLE, EventLog, Start, monotonic_us, read_events

@@ -41,10 +41,10 @@ def replace_in_statement(name: str, old: str, new: str) -> None:
 
 def unfenced_write() -> None:
     """A late worker, which has not noticed it, may write an effect of a job that others have taken over."""
-    from holdfast.engine.leases import LeaseKeeper
-    from holdfast.engine.run import LiveRun
     from holdfast.errors import LeaseLost
-    from holdfast.store.verbs import writing
+    from holdfast.store import commit as writing
+    from holdfast.worker.leases import LeaseKeeper
+    from holdfast.worker.run import LiveRun
 
     commit = writing._commit
     initialize, stop = LeaseKeeper.__init__, LiveRun.stop
@@ -70,9 +70,9 @@ def unfenced_write() -> None:
 
 def dropped_give_back() -> None:
     """A worker that stops forgets to give back what it has not finished."""
-    from holdfast.core.ending import EndCode
-    from holdfast.engine.writer import GroupWriter
-    from holdfast.store.messages import End
+    from holdfast.core.step import EndCode
+    from holdfast.store.commands import End
+    from holdfast.worker.group_writer import GroupWriter
 
     put = GroupWriter.put
 
@@ -111,7 +111,7 @@ def lost_wake_up() -> None:
 
 def lost_submit() -> None:
     """Some submits are acknowledged, and not made."""
-    from holdfast.store.messages import Submitted
+    from holdfast.store.commands import Submitted
     from holdfast.store.sql_store import SqlStore
 
     submit = SqlStore.submit
@@ -127,8 +127,8 @@ def lost_submit() -> None:
 
 def skipped_cleanup() -> None:
     """A planned cleanup counts as done without having run."""
-    from holdfast.core.outcomes import Done
-    from holdfast.engine.executor import Executor
+    from holdfast.core.step import Done
+    from holdfast.worker.executor import Executor
 
     perform = Executor.perform
 
@@ -142,17 +142,17 @@ def skipped_cleanup() -> None:
 
 def step_run_again() -> None:
     """A new execution begins with the last finished step, not with the first unfinished one."""
-    from holdfast.store.verbs import claiming
+    from holdfast.store import lease
 
     # What others have finished passes for finished by this execution: it would lose its lease over it otherwise.
     replace_in_statement("evidence_step", " AND exec_id = :exec_id", "")
-    claim_of = claiming._claim_of
+    claim_of = lease._claim_of
 
     def behind(row: Any) -> Any:
         claim = claim_of(row)
         return msgspec.structs.replace(claim, position=max(0, claim.position - 1))
 
-    claiming._claim_of = behind
+    lease._claim_of = behind
 
 
 def unwritten_journal() -> None:

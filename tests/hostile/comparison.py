@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast_images.archive.compression import Stream, open_stream
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.images import inspect, open_image
+from holdfast_images.archive.image_format import inspect, open_image
 from tests.hostile import drawn_images, drawn_streams, readers, settled, trees
 from tests.hostile.drawn_tars import Drawing
 from tests.support.images.archives import descriptor, inspected

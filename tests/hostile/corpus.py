@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import Limits, Policy, Reason
 from tests.support.images.archives import (
     FORMS,
     Form,

@@ -11,18 +11,18 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from holdfast_images.archive.entry import Entry, Kind, Limits
+from holdfast_images.archive.entry import Entry, EntryKind, Limits
 from tests.support.images.archives import entries_of
 from tests.support.images.throwaway_root import run
 
 LETTERS = {
-    Kind.FILE: "-",
-    Kind.DIRECTORY: "d",
-    Kind.SYMLINK: "l",
-    Kind.HARDLINK: "h",
-    Kind.CHARACTER_DEVICE: "c",
-    Kind.BLOCK_DEVICE: "b",
-    Kind.FIFO: "p",
+    EntryKind.FILE: "-",
+    EntryKind.DIRECTORY: "d",
+    EntryKind.SYMLINK: "l",
+    EntryKind.HARDLINK: "h",
+    EntryKind.CHARACTER_DEVICE: "c",
+    EntryKind.BLOCK_DEVICE: "b",
+    EntryKind.FIFO: "p",
 }
 
 
@@ -71,7 +71,7 @@ def by_us(content: bytes, limits: Limits) -> Reading:
                 entry.mtime_ns // 10**9,
                 entry.size,
                 entry.linkname,
-                digest(filled(entry, body)) if entry.kind is Kind.FILE else None,
+                digest(filled(entry, body)) if entry.kind is EntryKind.FILE else None,
             )
         )
     return Reading(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast_images.archive.attributes import LATEST_NS
+from holdfast_images.archive.entry_rules import LATEST_NS
 from tests.hostile.readers import Reading, Seen
 from tests.support.images.extracting import Fact
 

@@ -7,8 +7,7 @@ from itertools import product
 
 import pytest
 
-from holdfast_images.archive.entry import Policy, Severity
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import ArchiveSeverity, Policy, Reason
 from tests.hostile.corpus import ATTACKS, Attack
 from tests.support.images.archives import COMPRESSED, Compression, Form, compressed, inspected
 
@@ -23,7 +22,7 @@ def assert_refused(case: Case, compression: Compression) -> None:
     attack, form, policy = case
     content = attack.build(form)
     report = inspected(compressed(content, compression), policy, limits=attack.limits, layer=attack.layer)
-    errors = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    errors = [finding for finding in report.findings if finding.severity is ArchiveSeverity.ERROR]
 
     assert not report.acceptable, (attack.name, form, policy)
     assert attack.code in {finding.code for finding in errors}

@@ -16,11 +16,10 @@ import pytest
 import zstandard
 
 from holdfast_images.archive.compression import RATIO_FROM, open_stream
-from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.inspecting import FINDINGS_TOLD
-from holdfast_images.archive.lines import Inspected
-from holdfast_images.archive.reasons import Reason
-from holdfast_images.archive.running import LINE_BYTES
+from holdfast_images.archive.entry import Limits, Reason
+from holdfast_images.archive.inspection import FINDINGS_TOLD
+from holdfast_images.archive.protocol import Inspected
+from holdfast_images.archive.sandbox import LINE_BYTES
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import (
     COMPRESSED,

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_images.archive.entry import Kind
+from holdfast_images.archive.entry import EntryKind
 from tests.hostile.readers import filled
 from tests.support.images.archives import COMPRESSIONS, Compression, compressed, entries_of
 
 TYPES = {
-    Kind.FILE: tarfile.REGTYPE,
-    Kind.DIRECTORY: tarfile.DIRTYPE,
-    Kind.SYMLINK: tarfile.SYMTYPE,
-    Kind.HARDLINK: tarfile.LNKTYPE,
-    Kind.CHARACTER_DEVICE: tarfile.CHRTYPE,
-    Kind.BLOCK_DEVICE: tarfile.BLKTYPE,
-    Kind.FIFO: tarfile.FIFOTYPE,
+    EntryKind.FILE: tarfile.REGTYPE,
+    EntryKind.DIRECTORY: tarfile.DIRTYPE,
+    EntryKind.SYMLINK: tarfile.SYMTYPE,
+    EntryKind.HARDLINK: tarfile.LNKTYPE,
+    EntryKind.CHARACTER_DEVICE: tarfile.CHRTYPE,
+    EntryKind.BLOCK_DEVICE: tarfile.BLKTYPE,
+    EntryKind.FIFO: tarfile.FIFOTYPE,
 }
 
 COMPONENT = st.text(
@@ -41,11 +41,11 @@ def members(draw: st.DrawFn) -> tuple[tarfile.TarInfo, bytes]:
     info.uid = draw(st.integers(0, 2**32 - 2))
     info.gid = draw(st.integers(0, 2**21 - 1))
     info.mtime = draw(st.integers(0, 8**11 - 1))
-    content = draw(st.binary(max_size=2000)) if kind is Kind.FILE else b""
+    content = draw(st.binary(max_size=2000)) if kind is EntryKind.FILE else b""
     info.size = len(content)
-    if kind in {Kind.SYMLINK, Kind.HARDLINK}:
+    if kind in {EntryKind.SYMLINK, EntryKind.HARDLINK}:
         info.linkname = draw(NAME)
-    if kind in {Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE}:
+    if kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
         info.devmajor, info.devminor = draw(st.integers(0, 8**7 - 1)), draw(st.integers(0, 255))
     return info, content
 
@@ -182,11 +182,11 @@ def test_what_gnu_tar_writes_is_what_is_on_disk(tree: Path, options: list[str], 
         assert (entry.uid, entry.gid, entry.mode) == (status.st_uid, status.st_gid, status.st_mode & 0o7777)
         precise = "--format=posix" in options
         assert entry.mtime_ns == (status.st_mtime_ns if precise else status.st_mtime_ns // 10**9 * 10**9)
-        if entry.kind is Kind.FILE:
+        if entry.kind is EntryKind.FILE:
             assert body == path.read_bytes()
-        elif entry.kind is Kind.SYMLINK:
+        elif entry.kind is EntryKind.SYMLINK:
             assert os.fsdecode(entry.linkname) == os.readlink(path)
-        elif entry.kind is Kind.HARDLINK:
+        elif entry.kind is EntryKind.HARDLINK:
             assert os.path.samefile(tree / os.fsdecode(entry.linkname), path)
 
 

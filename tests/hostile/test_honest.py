@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast_images.archive.compression import open_stream
-from holdfast_images.archive.entry import Entry, Kind, Limits, Policy, Severity
-from holdfast_images.archive.reading import TarReader
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import ArchiveSeverity, Entry, EntryKind, Limits, Policy, Reason
+from holdfast_images.archive.reader import TarReader
 from holdfast_images.archive.rules import Judge, Verdict
 from tests.hostile.corpus import old_sparse, sparse_0_0, sparse_0_1, sparse_1_0
 from tests.support.images.archives import (
@@ -172,7 +171,7 @@ def test_distro_leaves_out_device_nodes_in_dev(name: bytes) -> None:
 
     assert verdict.acceptable
     assert verdict.left_out
-    assert [finding.severity for finding in verdict.findings] == [Severity.WARNING]
+    assert [finding.severity for finding in verdict.findings] == [ArchiveSeverity.WARNING]
 
 
 def test_nothing_can_be_linked_to_or_put_below_a_device_that_is_left_out() -> None:
@@ -420,10 +419,10 @@ def test_an_error_is_told_however_many_warnings_came_before() -> None:
 
 def test_too_many_hard_links_to_one_file_are_refused() -> None:
     judge = Judge(Policy.STRICT, Limits())
-    judge.judge(Entry(b"a", Kind.FILE, 0o644, 0, 0, 0, 0, 0, 0))
+    judge.judge(Entry(b"a", EntryKind.FILE, 0o644, 0, 0, 0, 0, 0, 0))
     verdicts = [
         judge.judge(
-            Entry(b"l%d" % at, Kind.HARDLINK, 0o644, 0, 0, 0, 0, 0, 0, b"a" if at % 2 else b"l0" if at else b"a")
+            Entry(b"l%d" % at, EntryKind.HARDLINK, 0o644, 0, 0, 0, 0, 0, 0, b"a" if at % 2 else b"l0" if at else b"a")
         )
         for at in range(65_000)
     ]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from holdfast_images.archive.decoders import ZSTD_WINDOW
 from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.inflating import ZSTD_WINDOW
 from holdfast_images.archive.members import DOCUMENT_BYTES
 from tests.support.images.archives import END, archive, header, padded, pax, symlink
 from tests.support.images.extracting import OciParts, configuration, descriptor_of, oci

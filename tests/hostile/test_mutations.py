@@ -7,8 +7,7 @@ import os
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import Limits, Policy, Reason
 from tests.hostile.corpus import ATTACKS, old_sparse, sparse_0_0, sparse_0_1, sparse_1_0
 from tests.support.images.archives import (
     COMPRESSED,

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Engine, Flow
 from holdfast.core.facts import Severity
-from holdfast.guard.check import check
+from holdfast.guard import check
 from tests.support.backends import Backend, PostgresBackend, SqliteBackend
 from tests.support.flows import EFFECTS
 

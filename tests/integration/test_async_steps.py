@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from holdfast import Flow, JobState, fixed
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Tally, flow_of, note, write_effect
 from tests.support.waiting import eventually

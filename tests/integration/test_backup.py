@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-import holdfast.store.new_file as module
+import holdfast.store.open as module
 from holdfast import Engine, JobState
 from holdfast.core.facts import Severity
 from holdfast.errors import SettingsError, StateError, StoreBusy, StoreCorrupt, StoreForeign
-from holdfast.guard.check import check
-from holdfast.store.new_file import sync
-from holdfast.store.opening import restore_store
+from holdfast.guard import check
+from holdfast.store.open import restore_store, sync
 from holdfast.store.protocol import Store
 from tests.support.flows import Ask, flow_of, note
 from tests.support.waiting import eventually

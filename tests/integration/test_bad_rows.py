@@ -85,7 +85,7 @@ def test_one_bad_row_stops_no_worker_and_no_other_job(open_engine: OpenEngine, h
 def test_what_is_set_apart_runs_once_it_is_repaired(
     open_engine: OpenEngine, home: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.store.apart.AGAIN_AFTER", 0.5)
+    monkeypatch.setattr("holdfast.store.verbs.AGAIN_AFTER", 0.5)
     small = flow()
     engine = open_engine(small)
     job_id = engine.submit(small, Ask())

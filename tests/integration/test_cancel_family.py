@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Engine, Flow, JobState, Pipeline, WaitFor
-from holdfast.core.ending import EndCode
 from holdfast.core.states import UNFINISHED_STATES
+from holdfast.core.step import EndCode
 from holdfast.errors import LeaseLost, StepCancelled
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, work_for
@@ -147,7 +147,7 @@ def test_of_children_submitted_while_the_parent_is_cancelled_none_is_left(open_e
 
 
 def test_a_worker_continues_what_a_process_that_died_has_begun(open_engine: OpenEngine) -> None:
-    from holdfast.store.verbs import cancellation
+    from holdfast.store import operator
 
     gate = Gate()
     parent, child = flow_of(gate.pass_through, "parent"), flow_of(note("child"), "child")
@@ -160,7 +160,7 @@ def test_a_worker_continues_what_a_process_that_died_has_begun(open_engine: Open
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as dying:
-        dying.setattr(cancellation, "cancel_some", die)
+        dying.setattr(operator, "cancel_some", die)
         with pytest.raises(KeyboardInterrupt):
             engine.cancel(job_id, reason="enough")
     assert len(engine.store.jobs(states=[JobState.PENDING], limit=500)) == 150

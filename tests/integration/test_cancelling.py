@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Flow, JobState, fixed
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from holdfast.errors import BadInput, InvalidStateTransitionError, ReasonRequiredError, StepCancelled
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, raises, write_effect

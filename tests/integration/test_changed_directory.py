@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast.errors import BadInput
-from holdfast.store.opening import _open_postgres, open_store
+from holdfast.store.open import _open_postgres, open_store
 from holdfast.store.place import database_path
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Ask, AskRun, Gate, flow_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Abort, Flow, Handoff, JobState, Rewind, Unrecoverable, WaitFor, fixed
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from holdfast.crash_points import set_hook
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import (

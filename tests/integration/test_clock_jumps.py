@@ -7,7 +7,7 @@ import time
 import pytest
 
 from holdfast import JobState, fixed
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskRun, Gate, Tally, flow_of, note
 from tests.support.waiting import PATIENCE, eventually

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast import Engine, Flow
 from holdfast.crash_points import set_hook
-from holdfast.store.messages import Claim, Write
-from holdfast.store.opening import open_store
+from holdfast.store.commands import Claim, Write
+from holdfast.store.open import open_store
 from tests.support.bench import Bench, SettableClock, commit, finish, finish_step
 from tests.support.flows import Answer, Ask, note, write_effect
 

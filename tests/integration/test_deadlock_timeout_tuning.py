@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Flow, minutes
 from holdfast.errors import DefinitionError
-from holdfast.guard.watch import stop_stalled
+from holdfast.guard import stop_stalled
 from tests.integration.conftest import OpenEngine
 from tests.support.bench import STEPS, WORKER, Bench, SettableClock, finish_step
 from tests.support.flows import Answer, Ask, AskFlow, flow_of, note, write_effect

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast import Flow, JobState
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, write_effect
 

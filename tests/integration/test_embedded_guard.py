@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Engine
-from holdfast.core.ending import EndCode
-from holdfast.engine.telemetry import Telemetry
+from holdfast.core.step import EndCode
 from holdfast.errors import JobNotFoundError, ReasonRequiredError
-from holdfast.store.identifiers import new_ulid
+from holdfast.store.rows import new_ulid
+from holdfast.worker.telemetry import Telemetry
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.backends import Backend
 from tests.support.flows import Answer, Ask, AskRun, Gate, flow_of, note

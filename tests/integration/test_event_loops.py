@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast import Engine, JobState, fixed
-from holdfast.core.ending import EndCode
-from holdfast.engine import async_steps
+from holdfast.core.step import EndCode
+from holdfast.worker import event_loop
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskRun, Tally, flow_of
 from tests.support.waiting import PATIENCE, eventually
@@ -361,7 +361,7 @@ def test_steps_in_the_midst_of_an_await_go_on_when_their_loop_does(open_engine: 
         eventually(lambda: tally.count("entered"))
         culprit = engine.submit(blocking, Ask())
         assert block.entered.wait(PATIENCE)
-        time.sleep(async_steps.BLOCKED_AFTER + 1.5)
+        time.sleep(event_loop.BLOCKED_AFTER + 1.5)
         block.over.set()
         states = [engine.wait(job_id, timeout=PATIENCE).state for job_id in (victim, culprit)]
 

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast.errors import StoreUnavailable
-from holdfast.store.opening import open_store
-from holdfast.store.postgres.limits import OF_CLIENTS, OF_EFFECTS, OF_READS, OF_WORKERS
+from holdfast.store.open import open_store
+from holdfast.store.postgres.connection import OF_CLIENTS, OF_EFFECTS, OF_READS, OF_WORKERS
 from holdfast.store.protocol import Store
 from tests.integration.fleet_app import Work, fleet_flow
 from tests.support.backends import PostgresBackend
@@ -45,10 +45,10 @@ def proxy(backend: PostgresBackend) -> Iterator[HangingProxy]:
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same relations between the limits, on the scale of a test."""
-    monkeypatch.setattr("holdfast.store.postgres.limits.ANSWER_MARGIN", 1.0)
+    monkeypatch.setattr("holdfast.store.postgres.connection.ANSWER_MARGIN", 1.0)
     monkeypatch.setattr(f"{STORE}.GREETING", 2.0)
-    monkeypatch.setattr("holdfast.store.postgres.wakeup.GREETING", 2.0)
-    monkeypatch.setattr("holdfast.store.postgres.wakeup.HEARTBEAT", 1.0)
+    monkeypatch.setattr("holdfast.store.postgres.connection.GREETING", 2.0)
+    monkeypatch.setattr("holdfast.store.postgres.connection.HEARTBEAT", 1.0)
     for name, limits in {"OF_WORKERS": OF_WORKERS, "OF_CLIENTS": OF_CLIENTS, "OF_READS": OF_READS}.items():
         monkeypatch.setattr(f"{STORE}.{name}", limits._replace(statement=2.0))
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import JobState
-from holdfast.cli.service import StopSignals, has_work, wait_until_idle
+from holdfast.cli.worker import StopSignals, has_work, wait_until_idle
 from holdfast.core.records import JobRecord
 from holdfast.core.states import UNFINISHED_STATES
 from tests.integration.conftest import OpenEngine

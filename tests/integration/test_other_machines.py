@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from holdfast import Engine
-from holdfast.core.worker_id import parse_worker_id
-from holdfast.engine.recovery import FORGET_AFTER_MS, Recovery
-from holdfast.engine.telemetry import Telemetry
-from holdfast.store import processes
+from holdfast.core.values import parse_worker_id
+from holdfast.store import liveness
+from holdfast.worker.leases import FORGET_AFTER_MS, Recovery
+from holdfast.worker.telemetry import Telemetry
 from tests.integration.fleet_app import Work, fleet_flow
 from tests.support.backends import PostgresBackend, SqliteBackend
 from tests.support.bench import SettableClock
@@ -25,7 +25,7 @@ GONE_PID = 4_194_304
 
 
 def worker_like_us(**differences: object) -> str:
-    us = parse_worker_id(processes.new_worker_id())
+    us = parse_worker_id(liveness.new_worker_id())
     assert us is not None
     return str(msgspec.structs.replace(us, **differences))
 
@@ -34,25 +34,25 @@ def test_another_boot_is_dead_on_one_machine_and_unknown_on_a_shared_store() -> 
     """Two machines may have one name; their boots are never the same."""
     other = worker_like_us(boot="another")
 
-    assert processes.is_dead(other, one_machine=True)
-    assert not processes.is_dead(other, one_machine=False)
+    assert liveness.is_dead(other, one_machine=True)
+    assert not liveness.is_dead(other, one_machine=False)
 
 
 @pytest.mark.parametrize("one_machine", [True, False])
 def test_a_process_of_this_boot_and_namespace_is_judged_by_its_pid(one_machine: bool) -> None:
-    assert processes.is_dead(worker_like_us(pid=GONE_PID), one_machine=one_machine)
-    assert not processes.is_dead(worker_like_us(), one_machine=one_machine)
+    assert liveness.is_dead(worker_like_us(pid=GONE_PID), one_machine=one_machine)
+    assert not liveness.is_dead(worker_like_us(), one_machine=one_machine)
 
 
 @pytest.mark.parametrize("one_machine", [True, False])
 def test_a_process_of_another_namespace_or_host_is_never_judged(one_machine: bool) -> None:
-    assert not processes.is_dead(worker_like_us(pid=GONE_PID, namespace=1), one_machine=one_machine)
-    assert not processes.is_dead(worker_like_us(pid=GONE_PID, host="elsewhere"), one_machine=one_machine)
+    assert not liveness.is_dead(worker_like_us(pid=GONE_PID, namespace=1), one_machine=one_machine)
+    assert not liveness.is_dead(worker_like_us(pid=GONE_PID, host="elsewhere"), one_machine=one_machine)
 
 
 JUDGE_AS_ANOTHER_USER = """
 import os, sys
-from holdfast.store import processes
+from holdfast.store import liveness
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
@@ -78,7 +78,7 @@ def test_a_process_that_proc_hides_from_this_user_is_not_taken_for_dead() -> Non
 
 def test_no_descriptor_is_opened_for_a_pid_of_another_boot() -> None:
     """The same pid is alive here, and is somebody else."""
-    assert processes.pidfd_of(worker_like_us(boot="another", pid=1)) is None
+    assert liveness.pidfd_of(worker_like_us(boot="another", pid=1)) is None
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_the_leases_of_a_worker_on_another_machine_are_left_to_run_out(shared: t
     elsewhere = worker_like_us(boot="another", pid=GONE_PID)
     flows = {"fleet": fleet_flow.fingerprint}
     engine.store.claim(worker_id=elsewhere, flows=flows, limit=1, lease_ms=30_000)
-    recovery = Recovery(engine.store, worker_id=processes.new_worker_id(), telemetry=Telemetry())
+    recovery = Recovery(engine.store, worker_id=liveness.new_worker_id(), telemetry=Telemetry())
 
     early = recovery.run_once()
     clock.advance(31)
@@ -125,7 +125,7 @@ def test_explain_takes_a_worker_of_another_machine_for_live_while_it_is_heard_of
 def test_a_machine_that_is_gone_for_good_is_forgotten(shared: tuple[Engine, SettableClock]) -> None:
     engine, clock = shared
     engine.store.announce(worker_id=worker_like_us(boot="another"), flows=["fleet"])
-    recovery = Recovery(engine.store, worker_id=processes.new_worker_id(), telemetry=Telemetry())
+    recovery = Recovery(engine.store, worker_id=liveness.new_worker_id(), telemetry=Telemetry())
     recovery.run_once()
     before = len(engine.store.workers())
     clock.advance(FORGET_AFTER_MS / 1000 + 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Abort, Flow, Handoff, JobState, Rewind, Run, Transaction, Unrecoverable, fixed, never
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.backends import Backend
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Tally, fails_cleaning, flow_of, note, raises, write_effect

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast import Abort, Flow, Handoff, JobState, Pipeline, fixed
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from holdfast.testing import VirtualClock, run_until_idle
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, raises, write_effect

@@ -12,9 +12,9 @@ import pytest
 from holdfast import Engine, JobState
 from holdfast.core.facts import Severity
 from holdfast.errors import SettingsError, StateError, StoreError, StoreForeign
-from holdfast.guard.check import check
-from holdfast.store.opening import open_store, restore_store
-from holdfast.store.postgres import programs
+from holdfast.guard import check
+from holdfast.store.open import open_store, restore_store
+from holdfast.store.postgres import backup as programs
 from holdfast.store.protocol import Store
 from tests.integration.conftest import QUICK
 from tests.support.backends import PostgresBackend

@@ -16,15 +16,15 @@ import pytest
 from click.core import ParameterSource
 
 from holdfast import Engine, Flow, JobState, Run, Transaction, fixed
-from holdfast.cli.opening import opened
-from holdfast.cli.service import StopSignals, wait_until_idle
-from holdfast.cli.settings import Settings
+from holdfast.cli.context import opened
+from holdfast.cli.settings import CommandSettings
+from holdfast.cli.worker import StopSignals, wait_until_idle
 from holdfast.core.states import ExecutionStatus
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreUnavailable
 from holdfast.sql_files import load_migrations
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 from holdfast.store.place import postgres_place
-from holdfast.store.postgres.limits import OF_EFFECTS
+from holdfast.store.postgres.connection import OF_EFFECTS
 from holdfast.store.postgres.store import PostgresStore, without_password
 from tests.integration.fleet_app import Done, Work, fleet_flow, record
 from tests.support.backends import PostgresBackend
@@ -264,7 +264,7 @@ def test_the_limit_of_a_queue_is_exact_across_processes(
 
 
 def test_eight_processes_that_start_at_once_migrate_once(backend: PostgresBackend) -> None:
-    script = "import sys; from holdfast.store.opening import open_store; print(open_store(sys.argv[1]).jobs())"
+    script = "import sys; from holdfast.store.open import open_store; print(open_store(sys.argv[1]).jobs())"
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", script, backend.place],
@@ -405,7 +405,7 @@ def test_a_password_is_not_shown(url: str, shown: str) -> None:
 
 
 def test_a_password_is_not_shown_with_a_row_that_cannot_be_understood(backend: PostgresBackend) -> None:
-    settings = Settings()
+    settings = CommandSettings()
     settings.take("store", f"{backend.place}&password=secret", ParameterSource.COMMANDLINE)
     with pytest.raises(StoreCorrupt, match="cannot be understood") as caught, opened(settings):
         raise msgspec.ValidationError("not a number")

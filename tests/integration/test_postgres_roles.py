@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Engine, Flow, JobState
 from holdfast.errors import StoreReadOnly
-from holdfast.guard.check import check
+from holdfast.guard import check
 from tests.integration.fleet_app import Work, fleet_flow
 from tests.support.fleet import EFFECTS, ROOT
 from tests.support.postgres_server import PostgresServer

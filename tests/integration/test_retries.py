@@ -22,7 +22,7 @@ from holdfast import (
     fixed,
     hours,
 )
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from holdfast.testing import VirtualClock, run_until_idle
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Tally, flow_of, note, raises, write_effect

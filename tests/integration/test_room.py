@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Flow, Run
-from holdfast.store.messages import Finish, Write
+from holdfast.store.commands import Finish, Write
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask
 

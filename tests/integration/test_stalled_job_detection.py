@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.stall import StallVerdict
-from holdfast.engine.telemetry import Telemetry
-from holdfast.guard.watch import Watch, stalled
-from holdfast.store.messages import Write
+from holdfast.core.progress import StallVerdict
+from holdfast.guard import Watch, stalled
+from holdfast.store.commands import Write
+from holdfast.worker.telemetry import Telemetry
 from tests.support.backends import SqliteBackend
 from tests.support.bench import (
     LEASE_MS,

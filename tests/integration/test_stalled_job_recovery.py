@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import JobState
-from holdfast.core.ending import EndCode
-from holdfast.engine.telemetry import Telemetry
+from holdfast.core.step import EndCode
 from holdfast.errors import LeaseLost
-from holdfast.guard.watch import Watch, stop_stalled
+from holdfast.guard import Watch, stop_stalled
+from holdfast.worker.telemetry import Telemetry
 from tests.integration.conftest import OpenEngine
 from tests.support.backends import SqliteBackend
 from tests.support.bench import LEASE_MS, OTHER, WORKER, Bench, SettableClock, commit, finish_step

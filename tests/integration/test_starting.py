@@ -20,7 +20,7 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast.errors import StoreError, StoreReadOnly, StoreUnavailable
-from holdfast.store.passing import is_passing
+from holdfast.store.commit_step import is_passing
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.backends import PostgresBackend
 from tests.support.flows import EFFECTS, Ask, AskFlow, flow_of, note

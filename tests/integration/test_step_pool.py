@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.engine.pool import StepPool
+from holdfast.worker.threads import StepPool
 
 ROUNDS = 300
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from holdfast import Abort, Engine, Flow, JobState, Transaction, fixed
-from holdfast.core.ending import EndCode
-from holdfast.engine.worker import Worker
+from holdfast.core.step import EndCode
 from holdfast.errors import StoreReadOnly
+from holdfast.worker.worker import Worker
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.backends import PostgresBackend
 from tests.support.cutting_proxy import CuttingProxy

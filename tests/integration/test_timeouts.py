@@ -9,7 +9,7 @@ import time
 import pytest
 
 from holdfast import Flow, JobState, Rewind, fixed
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, Tally, flow_of, note, work_for, write_effect
 from tests.support.waiting import eventually

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Abort, JobState, fixed
-from holdfast.core.chain import chain_faults
+from holdfast.core.hash_chain import chain_faults
 from holdfast.core.states import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionStatus
-from holdfast.guard.check import check
+from holdfast.guard import check
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Ask, flow_of, note, raises
 

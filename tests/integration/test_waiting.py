@@ -20,7 +20,7 @@ from holdfast.errors import (
     UnknownFlowError,
     WaitTimeout,
 )
-from holdfast.store.identifiers import new_ulid
+from holdfast.store.rows import new_ulid
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, Gate, flow_of, note, raises
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import Flow, JobState, Transaction
-from holdfast.core.ending import EndCode
-from holdfast.engine import worker as worker_module
+from holdfast.core.step import EndCode
 from holdfast.errors import StateTransitionRaceError
+from holdfast.worker import worker as worker_module
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, Gate, flow_of, note, write_effect
 from tests.support.waiting import PATIENCE, eventually

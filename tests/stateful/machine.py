@@ -13,11 +13,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.core.chain import chain_faults
-from holdfast.core.ending import EndCode
 from holdfast.core.facts import Finding, Severity
+from holdfast.core.hash_chain import chain_faults
 from holdfast.core.invariants import check_job
 from holdfast.core.states import Disposition, JobState
+from holdfast.core.step import EndCode
 from holdfast.errors import (
     InvalidStateTransitionError,
     KeyInUseError,
@@ -25,8 +25,8 @@ from holdfast.errors import (
     ParentEndedError,
     StepCancelled,
 )
-from holdfast.store.messages import Claim, StoreTransaction, Write
-from holdfast.store.opening import open_store
+from holdfast.store.commands import Claim, StoreTransaction, Write
+from holdfast.store.open import open_store
 from tests.stateful.model import ENDED, UNFINISHED, Execution, Job, Model
 from tests.support import bench as b
 from tests.support.bench import Bench, SettableClock

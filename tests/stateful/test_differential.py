@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.ending import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
-from holdfast.core.names import ulid_from
 from holdfast.core.states import Disposition, JobState
+from holdfast.core.step import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
+from holdfast.core.values import ulid_from
 from holdfast.errors import HoldfastError
-from holdfast.store.messages import Claim, StoreTransaction
+from holdfast.store.commands import Claim, StoreTransaction
 from tests.support import bench as writes
 from tests.support.backends import Backend, PostgresBackend, SqliteBackend
 from tests.support.bench import FINGERPRINT, LEASE_MS, OPERATOR, OTHER, WORKER, Bench, SettableClock, definition_of

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import psycopg
 import pytest
 
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 from holdfast.store.protocol import Store
 from tests.support.postgres_server import PostgresServer
 

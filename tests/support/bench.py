@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.ending import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
 from holdfast.core.facts import Finding, Severity
 from holdfast.core.flow import Definition
 from holdfast.core.invariants import check_job
 from holdfast.core.records import Ending, ExecutionRecord, JobRecord, JournalEntry
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
-from holdfast.store.identifiers import new_ulid
-from holdfast.store.messages import (
+from holdfast.core.step import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
+from holdfast.store.commands import (
     Begin,
     Claim,
     Commit,
@@ -31,6 +30,7 @@ from holdfast.store.messages import (
     Write,
 )
 from holdfast.store.protocol import Store
+from holdfast.store.rows import new_ulid
 
 LEASE_MS = 30_000
 FLOW = "demo"

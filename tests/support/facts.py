@@ -8,21 +8,21 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from holdfast.core.chain import GENESIS, hash_of
-from holdfast.core.current_step import RunningRow
-from holdfast.core.ending import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
 from holdfast.core.facts import JobFacts
-from holdfast.core.projection import ExecutionView
+from holdfast.core.hash_chain import GENESIS, hash_of
+from holdfast.core.progress import RunningRow
 from holdfast.core.records import ExecutionRecord, JobRecord, JournalEntry
 from holdfast.core.states import (
     STATE_OF_DISPOSITION,
     TERMINAL_EXECUTION_STATUSES,
     Disposition,
     ExecutionStatus,
+    ExecutionView,
     JobState,
     check_execution_transition,
     check_job_transition,
 )
+from holdfast.core.step import PATH_AFTER_FAILURE, PATH_GIVEN_BACK, EndCode
 
 JOB_ID = "01HZZZZZZZZZZZZZZZZZZZZZZZ"
 START = 1_700_000_000_000

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from holdfast import Engine, JobState
-from holdfast.guard.check import check
+from holdfast.guard import check
 from tests.integration.fleet_app import Work, fleet_flow
 from tests.support.backends import PostgresBackend
 

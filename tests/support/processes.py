@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Engine
-from holdfast.store.opening import open_store
+from holdfast.store.open import open_store
 from tests.support.bench import FLOWS, LEASE_MS, Bench, SettableClock, commit, effect_of, finish, finish_step
 from tests.support.flows import Answer, Ask, AskFlow, AskRun, flow_of
 from tests.support.waiting import PATIENCE

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from holdfast.cli.exits import ExitCode, tell
+from holdfast.cli.command import ExitCode, tell
 from holdfast.logs import JsonFormatter, TextFormatter
 from holdfast_images.errors import ImageError, printable
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.store.session import Session
-from holdfast.store.statement import POSTGRES_COMMENTS, SQLITE_COMMENTS, leading_words
+from holdfast.store.session import POSTGRES_COMMENTS, SQLITE_COMMENTS, Session, leading_words
 
 STEERING = {
     sqlite3.SQLITE_TRANSACTION,

@@ -1,14 +1,120 @@
-"""Commands and groups that know the global options, and a group that loads its commands only when they are used."""
+"""What another package may add to the command: commands of its own, an app, settings and exit codes."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
 
 import click
 
+from holdfast import errors
 from holdfast.cli.settings import GlobalOption, global_options
+from holdfast.errors import HoldfastError
+
+
+class CommandExtension(NamedTuple):
+    """Nothing in it is imported before it is used: references are texts."""
+
+    about: str
+    """Takes the place of the first lines of the help."""
+    entries: Mapping[str, CommandEntry]
+    """Commands, shown before those of the engine."""
+    default_app: str
+    """`module:function`, which is called with the settings and gives an App: what is run without --app."""
+    keys: frozenset[str]
+    """What else the settings file may have in it."""
+    codes: Mapping[type[HoldfastError], ExitCode]
+    """The exit codes of its own errors."""
+
+
+# --- Exit codes, and how an error is told: `error: …`, then `hint: …`, or one JSON object ---------------
+
+
+class ExitCode(IntEnum):
+    """How a command ended; stable, for scripts to rely on."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    REFUSED = 3
+    NOT_FOUND = 4
+    CONFLICT = 5
+    STORE = 6
+    FINDINGS = 7
+    TIMEOUT = 124
+    INTERRUPTED = 130
+    PIPE = 141
+
+
+MEANINGS: Mapping[ExitCode, str] = {
+    ExitCode.OK: "done; for a check: nothing was found",
+    ExitCode.FAILURE: "it failed, or the job waited for did not succeed",
+    ExitCode.USAGE: "the command or its input is wrong; nothing was changed",
+    ExitCode.REFUSED: "a policy refuses the input: the image is not taken",
+    ExitCode.NOT_FOUND: "no such job, queue, image, snapshot or object",
+    ExitCode.CONFLICT: "the job is not in a state that allows this, or somebody else was faster",
+    ExitCode.STORE: "the database is missing, unavailable, read-only, damaged, foreign, too new or unsafe",
+    ExitCode.FINDINGS: "something was found: by check, repair, stalled, flows plan, or a command that verifies",
+    ExitCode.TIMEOUT: "the time given with --timeout was up before the job had ended",
+    ExitCode.INTERRUPTED: "interrupted by a signal",
+    ExitCode.PIPE: "whoever read stdout went away before all was written",
+}
+
+Codes: TypeAlias = Mapping[type[errors.HoldfastError], ExitCode]
+
+NO_CODES: Codes = {}
+NO_FACTS: Mapping[str, object] = {}
+
+_CODES: Codes = {
+    errors.BadInput: ExitCode.USAGE,
+    errors.NotFound: ExitCode.NOT_FOUND,
+    errors.StateError: ExitCode.CONFLICT,
+    errors.StoreError: ExitCode.STORE,
+    errors.WaitTimeout: ExitCode.TIMEOUT,
+}
+
+
+def code_of(kind: type[errors.HoldfastError], more: Codes = NO_CODES) -> ExitCode:
+    """The exit code of a class of errors: that of its nearest ancestor in the tables, else FAILURE."""
+    codes = {**_CODES, **more}
+    return next((codes[ancestor] for ancestor in kind.__mro__ if ancestor in codes), ExitCode.FAILURE)
+
+
+def tell(
+    kind: str,
+    message: str,
+    hint: str | None,
+    code: ExitCode,
+    *,
+    as_json: bool,
+    traceback: str | None = None,
+    facts: Mapping[str, object] = NO_FACTS,
+) -> ExitCode:
+    """Write an error to stderr and return its exit code; `facts` are for JSON only."""
+    if as_json:
+        import json  # noqa: PLC0415 - help and completion do without
+
+        content = {"type": kind, "message": message, "hint": hint, "exit_code": int(code), **facts}
+        if traceback is not None:
+            content["traceback"] = traceback
+        text = json.dumps({"error": content}, ensure_ascii=False)
+    else:
+        text = (traceback or "") + _harmless(f"error: {message}" + (f"\nhint: {hint}" if hint else ""))
+    print(text, file=sys.stderr)
+    return code
+
+
+def _harmless(text: str) -> str:
+    """Nothing in it can steer the terminal; line breaks stay."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+# --- Commands and groups that know the global options, and a group that loads its commands only when they are used ---
 
 
 class Command(click.Command):
@@ -45,7 +151,7 @@ class Group(click.Group):
             formatter.write_dl([(name, (each.help or "").split("\n")[0]) for name, each in found.items() if each])
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command that is not loaded yet: its module, its name there, and its line in the help."""
 
     module: str
@@ -57,7 +163,7 @@ class Entry(NamedTuple):
 class LazyGroup(Group):
     """Imports a command's module when the command is used, so that help and completion cost no imports."""
 
-    def __init__(self, *arguments: Any, entries: Mapping[str, Entry], **attributes: Any) -> None:
+    def __init__(self, *arguments: Any, entries: Mapping[str, CommandEntry], **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
         self.entries = entries
 

@@ -8,17 +8,16 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import Group
-from holdfast.cli.exits import ExitCode
-from holdfast.cli.opening import app_flows, database_file, opened, unknown_flow
-from holdfast.cli.output import note, print_table, show
-from holdfast.cli.settings import Settings
+from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.context import app_flows, database_file, opened, unknown_flow
+from holdfast.cli.output import note, print_table, show, time_of
+from holdfast.cli.settings import CommandSettings
 from holdfast.core import diagram
 from holdfast.core.diagram import DiagramFormat
 from holdfast.core.flow import Definition, Flow, incompatibility
-from holdfast.core.records import JobRecord, WorkerRecord
+from holdfast.core.records import JobRecord, QueueRecord, WorkerRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, QueueNotFoundError, ReasonRequiredError
 from holdfast.store.protocol import Store
 
 UNLIMITED = 1 << 40
@@ -51,7 +50,7 @@ def flows() -> None:
 
 @flows.command("list")
 @click.pass_obj
-def list_flows(settings: Settings) -> None:
+def list_flows(settings: CommandSettings) -> None:
     """List the flows of the app, and those that jobs in the store are pinned to."""
     known = app_flows(settings) if settings.app or settings.default_app else []
     listed = _listed(settings, known)
@@ -82,7 +81,7 @@ def list_flows(settings: Settings) -> None:
 )
 @click.option("--executions", is_flag=True, help="Without a flow: draw the life of an execution, not of a job.")
 @click.pass_obj
-def graph(settings: Settings, flow: str | None, format_name: str, executions: bool) -> None:
+def graph(settings: CommandSettings, flow: str | None, format_name: str, executions: bool) -> None:
     """Draw a flow, or without one the life of a job.
 
     A flow needs --app.
@@ -100,7 +99,7 @@ def graph(settings: Settings, flow: str | None, format_name: str, executions: bo
 
 @flows.command()
 @click.pass_obj
-def plan(settings: Settings) -> int:
+def plan(settings: CommandSettings) -> int:
     """List unfinished jobs that the flows of the app would quarantine.
 
     Needs --app. Run it with the new code before a deploy; nothing is changed. Ends with 7 if there are such jobs.
@@ -145,7 +144,7 @@ def _obstacle(store: Store, flow: Flow[Any, Any], job: JobRecord, old: Definitio
     return incompatibility([step.step for step in steps], old, flow.definition)
 
 
-def _listed(settings: Settings, known: Sequence[Flow[Any, Any]]) -> list[ListedFlow]:
+def _listed(settings: CommandSettings, known: Sequence[Flow[Any, Any]]) -> list[ListedFlow]:
     definitions, workers = _stored(settings, is_needed=not known)
     for flow in known:
         definitions[flow.fingerprint] = flow.definition
@@ -164,7 +163,7 @@ def _listed(settings: Settings, known: Sequence[Flow[Any, Any]]) -> list[ListedF
     return sorted(listed, key=lambda each: (each.flow, not each.in_app, each.fingerprint))
 
 
-def _stored(settings: Settings, *, is_needed: bool) -> tuple[dict[str, Definition], list[WorkerRecord]]:
+def _stored(settings: CommandSettings, *, is_needed: bool) -> tuple[dict[str, Definition], list[WorkerRecord]]:
     """What the store knows of flows; a store that is not there yet is no obstacle if the app is."""
     path = database_file(settings)
     if not is_needed and path is not None and not path.exists():
@@ -174,8 +173,102 @@ def _stored(settings: Settings, *, is_needed: bool) -> tuple[dict[str, Definitio
         return {key: msgspec.json.decode(text, type=Definition) for key, text in encoded.items()}, store.workers()
 
 
-def _chosen(settings: Settings, known: Sequence[Flow[Any, Any]], name: str) -> Flow[Any, Any]:
+def _chosen(settings: CommandSettings, known: Sequence[Flow[Any, Any]], name: str) -> Flow[Any, Any]:
     for flow in known:
         if flow.name == name:
             return flow
     raise unknown_flow(settings, name, [flow.name for flow in known])
+
+
+# --- `holdfast queues …`: how full they are, and who may start ------------------------------------------
+
+COLUMNS = ("queue", "running", "limit", "pending", "paused", "by", "reason")
+
+name_argument = click.argument("name", metavar="NAME")
+
+
+@click.group(cls=Group)
+def queues() -> None:
+    """List, pause, resume and limit queues, and see who did.
+
+    The queue without a name, where jobs of flows without a queue are, is shown and given as -.
+    """
+
+
+@queues.command("list")
+@click.pass_obj
+def list_queues(settings: CommandSettings) -> None:
+    """List all queues: how many jobs run and wait, the limit, who paused it and why."""
+    with opened(settings, read_only=True) as store:
+        found = store.queues()
+    show(settings, {"queues": found}, lambda: print_table(COLUMNS, map(_row, found)))
+
+
+@queues.command()
+@name_argument
+@click.option("--reason", required=True, metavar="TEXT", help="Why; shown to everybody who asks why nothing starts.")
+@click.pass_obj
+def pause(settings: CommandSettings, name: str, reason: str) -> None:
+    """Start nothing more from a queue; what runs goes on."""
+    if not reason.strip():
+        raise ReasonRequiredError("pausing a queue needs a reason", hint="say why: others will ask")
+    with opened(settings) as store:
+        store.pause_queue(_stored_queue(name), actor=settings.actor, reason=reason.strip())
+        _show_one(settings, store, name)
+
+
+@queues.command()
+@name_argument
+@click.pass_obj
+def resume(settings: CommandSettings, name: str) -> None:
+    """Start jobs from a queue again."""
+    with opened(settings) as store:
+        store.resume_queue(_stored_queue(name), actor=settings.actor)
+        _show_one(settings, store, name)
+
+
+@queues.command()
+@name_argument
+@click.argument("limit", metavar="N|none")
+@click.pass_obj
+def limit(settings: CommandSettings, name: str, limit: str) -> None:
+    """Set how many jobs of a queue may run at once, over all processes; none lifts the limit.
+
+    It holds from now on, and above what workers are started with. What runs is not stopped.
+    """
+    if not limit.isdecimal() and limit != "none":
+        raise BadInput(f"{limit!r} is not a limit", hint="give a whole number from 0 on, or none")
+    with opened(settings) as store:
+        store.set_queue(_stored_queue(name), max_running=None if limit == "none" else int(limit), actor=settings.actor)
+        _show_one(settings, store, name)
+
+
+@queues.command()
+@name_argument
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most so many.")
+@click.pass_obj
+def history(settings: CommandSettings, name: str, limit: int) -> None:
+    """Show who has paused, resumed or limited a queue, newest first."""
+    with opened(settings, read_only=True) as store:
+        events = store.queue_history(_stored_queue(name), limit=limit)
+    columns = ("at", "who", "what", "from", "to", "reason")
+    rows = [(time_of(e.at), e.actor, e.action, e.before, e.after, e.reason) for e in events]
+    show(settings, {"queue": _stored_queue(name), "events": events}, lambda: print_table(columns, rows))
+
+
+def _stored_queue(name: str) -> str:
+    """A name can begin only with a letter or digit, so that - is free to stand for none."""
+    return "" if name == "-" else name
+
+
+def _show_one(settings: CommandSettings, store: Store, name: str) -> None:
+    found = next((queue for queue in store.queues() if queue.name == _stored_queue(name)), None)
+    if found is None:
+        raise QueueNotFoundError(name)
+    show(settings, {"queue": found}, lambda: print_table(COLUMNS, [_row(found)]))
+
+
+def _row(queue: QueueRecord) -> tuple[object, ...]:
+    limit = "none" if queue.max_running is None else queue.max_running
+    paused = time_of(queue.paused_at)
+    return (queue.name or "-", queue.running, limit, queue.pending, paused, queue.paused_by, queue.paused_reason)

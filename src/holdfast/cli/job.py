@@ -7,10 +7,8 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.apps import load_flows
-from holdfast.cli.command import Group
-from holdfast.cli.exits import ExitCode
-from holdfast.cli.opening import opened, opened_client
+from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.context import load_flows, opened, opened_client
 from holdfast.cli.output import (
     cell,
     job_data,
@@ -23,16 +21,15 @@ from holdfast.cli.output import (
     step_of,
     time_of,
 )
-from holdfast.cli.settings import Settings
-from holdfast.core.current_step import CurrentStep
-from holdfast.core.error_record import ErrorRecord
+from holdfast.cli.settings import CommandSettings
 from holdfast.core.flow import Flow
-from holdfast.core.records import ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
+from holdfast.core.progress import CurrentStep
+from holdfast.core.records import ErrorRecord, ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
 from holdfast.core.states import JobState
-from holdfast.core.worker_id import label_of
+from holdfast.core.values import label_of
 from holdfast.errors import BadInput, SettingsError
+from holdfast.store.journal import result_of
 from holdfast.store.protocol import Store
-from holdfast.store.results import result_of
 
 JOURNAL_TAIL = 10
 
@@ -62,7 +59,7 @@ def job() -> None:
     help="How many of the last journal entries to show.",
 )
 @click.pass_obj
-def show_job(settings: Settings, job_id: str, entries: int) -> None:
+def show_job(settings: CommandSettings, job_id: str, entries: int) -> None:
     """Show a job: request, response, steps, executions, children, the end of its journal."""
     with opened(settings, read_only=True) as store:
         record = store.job(store.full_job_id(job_id))
@@ -73,7 +70,7 @@ def show_job(settings: Settings, job_id: str, entries: int) -> None:
 @job.command()
 @job_argument
 @click.pass_obj
-def explain(settings: Settings, job_id: str) -> None:
+def explain(settings: CommandSettings, job_id: str) -> None:
     """Say why a job is where it is: a stable code, and a sentence.
 
     With --app it also knows how many tries a step is allowed.
@@ -87,7 +84,7 @@ def explain(settings: Settings, job_id: str) -> None:
 @job_argument
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Wait no longer than this.")
 @click.pass_obj
-def wait(settings: Settings, job_id: str, timeout: float | None) -> int:
+def wait(settings: CommandSettings, job_id: str, timeout: float | None) -> int:
     """Wait for the end of a job and print its response; fail if it did not succeed."""
     with opened_client(settings, read_only=True) as client:
         result = client.wait(client.store.full_job_id(job_id), timeout)
@@ -103,7 +100,7 @@ def wait(settings: Settings, job_id: str, timeout: float | None) -> int:
 @reason_option
 @dry_run_option
 @click.pass_obj
-def retry(settings: Settings, job_id: str, reason: str, dry_run: bool) -> None:
+def retry(settings: CommandSettings, job_id: str, reason: str, dry_run: bool) -> None:
     """Try a failed job again, with a fresh budget of attempts."""
     with opened_client(settings) as client:
         job_id = client.store.full_job_id(job_id)
@@ -117,7 +114,7 @@ def retry(settings: Settings, job_id: str, reason: str, dry_run: bool) -> None:
 @click.option("--keep-children", is_flag=True, help="Let its unfinished children go on.")
 @dry_run_option
 @click.pass_obj
-def cancel(settings: Settings, job_id: str, reason: str, keep_children: bool, dry_run: bool) -> None:
+def cancel(settings: CommandSettings, job_id: str, reason: str, keep_children: bool, dry_run: bool) -> None:
     """End a job as failed, after its cleanup, and its unfinished children with it.
 
     A job that runs is ended by its worker as soon as its step reaches a safe point.
@@ -133,7 +130,7 @@ def cancel(settings: Settings, job_id: str, reason: str, keep_children: bool, dr
 @reason_option
 @dry_run_option
 @click.pass_obj
-def release(settings: Settings, job_id: str, reason: str, dry_run: bool) -> None:
+def release(settings: CommandSettings, job_id: str, reason: str, dry_run: bool) -> None:
     """Let a quarantined job go on, with a fresh budget of attempts."""
     with opened_client(settings) as client:
         job_id = client.store.full_job_id(job_id)
@@ -151,7 +148,7 @@ def release(settings: Settings, job_id: str, reason: str, dry_run: bool) -> None
 @click.option("--queue", metavar="NAME", help="Another queue; - is the queue without a name.")
 @click.pass_obj
 def reschedule(
-    settings: Settings, job_id: str, reason: str, delay: float | None, priority: int | None, queue: str | None
+    settings: CommandSettings, job_id: str, reason: str, delay: float | None, priority: int | None, queue: str | None
 ) -> None:
     """Give a pending job another start, priority or queue; what is not given stays as it is."""
     if delay is None and priority is None and queue is None:
@@ -170,7 +167,7 @@ def reschedule(
 @reason_option
 @click.option("--dry-run", is_flag=True, help="Show the way through the states, and change nothing.")
 @click.pass_obj
-def force(settings: Settings, job_id: str, state_name: str, reason: str, dry_run: bool) -> None:
+def force(settings: CommandSettings, job_id: str, state_name: str, reason: str, dry_run: bool) -> None:
     """Put a job into another state, at once and without cleanup, through legal transitions only.
 
     Success cannot be forced: only a commit makes a job succeed.
@@ -184,7 +181,7 @@ def force(settings: Settings, job_id: str, state_name: str, reason: str, dry_run
         note(settings, "nothing was changed")
 
 
-def _flows_if_possible(settings: Settings) -> list[Flow[Any, Any]]:
+def _flows_if_possible(settings: CommandSettings) -> list[Flow[Any, Any]]:
     try:
         return load_flows(settings.app) if settings.app else []
     except SettingsError as error:
@@ -200,7 +197,7 @@ def result_data(result: JobResult) -> dict[str, Any]:
     return {**msgspec.structs.asdict(result), "response": raw(result.response)}
 
 
-def print_result(settings: Settings, result: JobResult) -> None:
+def print_result(settings: CommandSettings, result: JobResult) -> None:
     """The response on stdout; how else it ended on stderr."""
     if result.state is JobState.SUCCEEDED:
         print(result.response)
@@ -210,7 +207,7 @@ def print_result(settings: Settings, result: JobResult) -> None:
             note(settings, f"hint: {result.error.hint}")
 
 
-def _show_state(settings: Settings, store: Store, job_id: str, *, planned: JobState | None) -> None:
+def _show_state(settings: CommandSettings, store: Store, job_id: str, *, planned: JobState | None) -> None:
     record = store.job(job_id)
     state = planned or record.state
     data = {"job_id": job_id, "state": state, "cancel_reason": record.cancel_reason, "dry_run": planned is not None}

@@ -1,9 +1,9 @@
-"""`holdfast journal …`: the audit trail, shown, proved and taken away to a safe place."""
+"""The heads of journals: the last hash of each job, which stands for its whole history."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -13,18 +13,78 @@ from typing import TypeVar
 import click
 import msgspec
 
-from holdfast.cli.command import Group
-from holdfast.cli.exits import ExitCode
-from holdfast.cli.files import written_whole
-from holdfast.cli.heads import Head, compare_heads, heads_of, read_heads
+from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.context import opened, opened_client
 from holdfast.cli.job import JOURNAL_COLUMNS, journal_row
-from holdfast.cli.opening import opened, opened_client
-from holdfast.cli.output import cell, note, print_json, print_lines, print_table, show
-from holdfast.cli.settings import Settings
-from holdfast.core.chain import chain_faults
-from holdfast.core.duration import time_given
+from holdfast.cli.output import cell, note, print_json, print_lines, print_table, show, written_whole
+from holdfast.cli.settings import CommandSettings
+from holdfast.core.hash_chain import chain_faults
 from holdfast.core.records import JournalEntry
+from holdfast.core.retry import time_given
+from holdfast.core.states import JobState
+from holdfast.errors import BadInput
 from holdfast.store.protocol import Store
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last entry of a job's journal. Of a pruned job only the hash is left."""
+
+    job_id: str
+    hash: str
+    seq: int | None = None
+    at: int | None = None
+    state: str | None = None
+    pruned: bool = False
+
+    @classmethod
+    def of(cls, entry: JournalEntry) -> Head:
+        """The head of a journal that ends with this entry."""
+        return cls(job_id=entry.job_id, hash=entry.hash, seq=entry.seq, at=entry.at, state=entry.job_to)
+
+    @property
+    def is_final(self) -> bool:
+        """Can nothing be added after it?"""
+        return self.pruned or self.state == JobState.SUCCEEDED
+
+
+def heads_of(store: Store) -> Iterator[Head]:
+    """The heads of all jobs, pruned ones last."""
+    for _, chain in groupby(store.journal(), key=lambda entry: entry.job_id):
+        *_, last = chain
+        yield Head.of(last)
+    for job_id, head in store.pruned_heads().items():
+        yield Head(job_id=job_id, hash=head, pruned=True)
+
+
+def read_heads(path: Path) -> dict[str, Head]:
+    """Exported heads by job; BadInput if the file is something else."""
+    heads = {}
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            head = msgspec.json.decode(line, type=Head)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            hint = "it should come from: holdfast journal export --heads"
+            raise BadInput(f"{path}, line {number}: not an exported head: {error}", hint=hint) from None
+        heads[head.job_id] = head
+    return heads
+
+
+def compare_heads(exported: Head, entries: Sequence[JournalEntry]) -> Iterator[str]:
+    """What has happened to a journal since its head was exported, other than growing."""
+    where = f"job {exported.job_id}"
+    if exported.seq is None:
+        yield f"{where}: was pruned when its head was exported, and is there again"
+        return
+    then = next((entry for entry in entries if entry.seq == exported.seq), None)
+    if then is None:
+        yield f"{where}: entry {exported.seq} was exported and is gone; {len(entries)} entries are left"
+    elif then.hash != exported.hash:
+        yield f"{where}: entry {exported.seq} is not the one that was exported"
+    elif exported.is_final and len(entries) > exported.seq:
+        yield f"{where}: entries were added after it had succeeded"
+
+
+# --- `holdfast journal …`: the audit trail, shown, proved and taken away to a safe place ----------------
 
 Record = TypeVar("Record")
 
@@ -47,7 +107,7 @@ def journal() -> None:
 @click.option("--follow", "-f", is_flag=True, help="Go on with new entries as they are committed, until interrupted.")
 @click.pass_obj
 def show_journal(
-    settings: Settings,
+    settings: CommandSettings,
     job_id: str | None,
     since: int | datetime | timedelta | None,
     actor: str | None,
@@ -70,7 +130,7 @@ def show_journal(
     show(settings, data, lambda: print_table(columns, map(row, entries)))
 
 
-def _print_new(settings: Settings, entries: Iterator[JournalEntry]) -> None:
+def _print_new(settings: CommandSettings, entries: Iterator[JournalEntry]) -> None:
     try:
         with _ended(entries):
             for entry in entries:
@@ -97,7 +157,7 @@ def _row_of_any(entry: JournalEntry) -> tuple[object, ...]:
     help="Compare with heads exported earlier: finds ends that were cut off, and chains that were written anew.",
 )
 @click.pass_obj
-def verify(settings: Settings, job_id: str | None, heads_file: Path | None) -> int:
+def verify(settings: CommandSettings, job_id: str | None, heads_file: Path | None) -> int:
     """Verify the hash chain of one job, or of all.
 
     Nothing is changed. Ends with 7 if an entry was edited, moved or removed.
@@ -133,7 +193,7 @@ def verify(settings: Settings, job_id: str | None, heads_file: Path | None) -> i
     help="Into this file, whole or not at all; an older one is replaced.",
 )
 @click.pass_obj
-def export(settings: Settings, heads_only: bool, output: Path | None) -> None:
+def export(settings: CommandSettings, heads_only: bool, output: Path | None) -> None:
     """Write the journal of all jobs as JSON lines.
 
     Keep exported heads where nobody who can write the database can write: `journal verify --heads` compares.

@@ -8,10 +8,18 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.command import Entry, LazyGroup
-from holdfast.cli.exits import NO_CODES, NO_FACTS, Codes, ExitCode, code_of, tell
-from holdfast.cli.extension import Extension
-from holdfast.cli.settings import GlobalOption, Settings
+from holdfast.cli.command import (
+    NO_CODES,
+    NO_FACTS,
+    Codes,
+    CommandEntry,
+    CommandExtension,
+    ExitCode,
+    LazyGroup,
+    code_of,
+    tell,
+)
+from holdfast.cli.settings import CommandSettings, GlobalOption
 from holdfast.errors import HoldfastError
 
 COMPLETION = "_HOLDFAST_COMPLETE"
@@ -25,25 +33,31 @@ MOST_HELP_WIDTH, LEAST_HELP_WIDTH = 80, 50
 JOBS, OPERATIONS = "Jobs", "Operations"
 
 _ENTRIES = {
-    "worker": Entry("holdfast.cli.worker", "worker", "Run jobs until stopped.", JOBS),
-    "submit": Entry("holdfast.cli.submit", "submit", "Add a job.", JOBS),
-    "jobs": Entry("holdfast.cli.jobs", "jobs", "List jobs, newest first.", JOBS),
-    "job": Entry("holdfast.cli.job", "job", "Look at one job, and steer it.", JOBS),
-    "queues": Entry("holdfast.cli.queues", "queues", "List, pause, resume and limit queues, and see who did.", JOBS),
-    "flows": Entry("holdfast.cli.flows", "flows", "List, draw and compare flows.", JOBS),
-    "journal": Entry("holdfast.cli.journal", "journal", "Show, verify and export the journal.", OPERATIONS),
-    "check": Entry("holdfast.cli.guard", "check", "Check every invariant and report every finding.", OPERATIONS),
-    "repair": Entry("holdfast.cli.guard", "repair", "Repair what can be repaired.", OPERATIONS),
-    "stalled": Entry(
-        "holdfast.cli.guard",
+    "worker": CommandEntry("holdfast.cli.worker", "worker", "Run jobs until stopped.", JOBS),
+    "submit": CommandEntry("holdfast.cli.jobs", "submit", "Add a job.", JOBS),
+    "jobs": CommandEntry("holdfast.cli.jobs", "jobs", "List jobs, newest first.", JOBS),
+    "job": CommandEntry("holdfast.cli.job", "job", "Look at one job, and steer it.", JOBS),
+    "queues": CommandEntry(
+        "holdfast.cli.flows", "queues", "List, pause, resume and limit queues, and see who did.", JOBS
+    ),
+    "flows": CommandEntry("holdfast.cli.flows", "flows", "List, draw and compare flows.", JOBS),
+    "journal": CommandEntry("holdfast.cli.journal", "journal", "Show, verify and export the journal.", OPERATIONS),
+    "check": CommandEntry(
+        "holdfast.cli.maintenance", "check", "Check every invariant and report every finding.", OPERATIONS
+    ),
+    "repair": CommandEntry("holdfast.cli.maintenance", "repair", "Repair what can be repaired.", OPERATIONS),
+    "stalled": CommandEntry(
+        "holdfast.cli.maintenance",
         "stalled",
         "List running jobs without progress; recover them, or only those that are named.",
         OPERATIONS,
     ),
-    "backup": Entry("holdfast.cli.upkeep", "backup", "Copy the database while others work.", OPERATIONS),
-    "restore": Entry("holdfast.cli.upkeep", "restore", "Put a backup in the place of the database.", OPERATIONS),
-    "prune": Entry("holdfast.cli.upkeep", "prune", "Remove jobs that ended long ago.", OPERATIONS),
-    "stats": Entry("holdfast.cli.upkeep", "stats", "Count jobs, queues and workers.", OPERATIONS),
+    "backup": CommandEntry("holdfast.cli.maintenance", "backup", "Copy the database while others work.", OPERATIONS),
+    "restore": CommandEntry(
+        "holdfast.cli.maintenance", "restore", "Put a backup in the place of the database.", OPERATIONS
+    ),
+    "prune": CommandEntry("holdfast.cli.maintenance", "prune", "Remove jobs that ended long ago.", OPERATIONS),
+    "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
 }
 
 
@@ -66,7 +80,7 @@ def holdfast() -> None:
     """
 
 
-def extended(extension: Extension) -> LazyGroup:
+def extended(extension: CommandExtension) -> LazyGroup:
     """The command with what another package adds to it."""
     options = [each for each in holdfast.params if not isinstance(each, GlobalOption)]
     entries = {**extension.entries, **_ENTRIES}
@@ -74,12 +88,12 @@ def extended(extension: Extension) -> LazyGroup:
     return LazyGroup("holdfast", entries=entries, help=extension.about, params=options, context_settings=settings)
 
 
-def main(arguments: Sequence[str] | None = None, *, extension: Extension | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, extension: CommandExtension | None = None) -> int:
     """Run one command and return its exit code; a user's mistake is told without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    settings, command, codes = Settings(), holdfast, NO_CODES
+    settings, command, codes = CommandSettings(), holdfast, NO_CODES
     if extension is not None:
-        settings = Settings(keys=extension.keys, default_app=extension.default_app)
+        settings = CommandSettings(keys=extension.keys, default_app=extension.default_app)
         command, codes = extended(extension), extension.codes
     _survive_odd_characters()
     try:
@@ -90,7 +104,7 @@ def main(arguments: Sequence[str] | None = None, *, extension: Extension | None 
         return int(_told(error, codes, as_json=settings.json or "--json" in words))
 
 
-def _run(command: click.Group, words: list[str], settings: Settings) -> int:
+def _run(command: click.Group, words: list[str], settings: CommandSettings) -> int:
     if COMPLETION in os.environ:
         command.main(args=words, prog_name="holdfast", complete_var=COMPLETION)
     # Not by click's main(), which makes a broken pipe look like any failure.

@@ -1,19 +1,49 @@
-"""How data is shown: JSON if asked for, a rich table on a terminal, aligned text everywhere else."""
+"""Files that are there whole or not at all."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import msgspec
 
-from holdfast.cli.settings import Settings
+from holdfast.cli.settings import CommandSettings
 
 if TYPE_CHECKING:
-    from holdfast.core.current_step import CurrentStep
+    from holdfast.core.progress import CurrentStep
     from holdfast.core.records import JobRecord
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, private to its owner, that takes its name only when it is complete and durable.
+
+    Crash: a file `.partial` may be left, which the next one replaces; `path` is old or new, never half.
+    """
+    partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+# --- How data is shown: JSON if asked for, a rich table on a terminal, aligned text everywhere else -----
 
 Row = Sequence[object]
 
@@ -22,7 +52,7 @@ LEAST_PROSE = 16
 GAP = 2
 
 
-def show(settings: Settings, data: Any, text: Callable[[], None]) -> None:
+def show(settings: CommandSettings, data: Any, text: Callable[[], None]) -> None:
     """Write `data` as one line of JSON if that was asked for, else call `text`, which prints it for people."""
     if settings.json:
         print_json(data)
@@ -35,7 +65,7 @@ def print_json(data: Any) -> None:
     print(msgspec.json.encode(data).decode())
 
 
-def note(settings: Settings, message: str) -> None:
+def note(settings: CommandSettings, message: str) -> None:
     """Talk, on stderr: what was done. Kept back with --quiet, and with --json, where stderr is for errors only."""
     if not settings.json and settings.verbosity >= 0:
         print(message, file=sys.stderr)
@@ -44,7 +74,7 @@ def note(settings: Settings, message: str) -> None:
 class Counter:
     """A count that grows, on one line of a terminal; nothing where nobody watches it."""
 
-    def __init__(self, settings: Settings, what: str) -> None:
+    def __init__(self, settings: CommandSettings, what: str) -> None:
         self._what = what
         self._shown = sys.stderr.isatty() and not settings.json and settings.verbosity >= 0
 

@@ -1,21 +1,62 @@
-"""What the command line and the environment say, wherever on the line it is said."""
+"""The settings file: TOML, weaker than the environment. What it does not know it does not take."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from holdfast.cli.config import read_config
 from holdfast.errors import SettingsError
+
+ENGINE_KEYS = ("state", "store", "app", "actor", "log_format")
+
+
+def read_config(path: str | None, *, more: Collection[str] = ()) -> dict[str, Any]:
+    """What the file says, or the default one if there is any; keys of others' are for them to judge."""
+    found = path or next((each for each in default_files() if os.path.isfile(each)), None)
+    if found is None:
+        return {}
+    content = _parsed(found)
+    known = sorted({*ENGINE_KEYS, *more})
+    unknown = sorted(set(content) - set(known))
+    if unknown:
+        raise SettingsError(f"{found}: {unknown[0]!r} is no setting", hint=f"known here: {', '.join(known)}")
+    for name in ENGINE_KEYS:
+        if name in content and not isinstance(content[name], str):
+            raise SettingsError(f"{found}: {name} is not a text", hint=f'write {name} = "…"')
+    if content.get("log_format", "text") not in ("text", "json"):
+        raise SettingsError(f"{found}: log_format is {content['log_format']!r}", hint="text or json")
+    return content
+
+
+def default_files() -> Iterator[str]:
+    """Where it is looked for, the user's own before the host's."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    yield os.path.join(base, "holdfast", "config.toml")
+    yield "/etc/holdfast/config.toml"
+
+
+def _parsed(path: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - most commands have no file to read
+
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}", hint="see --config and HOLDFAST_CONFIG") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+
+
+# --- What the command line and the environment say, wherever on the line it is said ---------------------
 
 ACTOR_LIMIT = 200
 
 
-class Settings:
+class CommandSettings:
     """The settings every command understands. The command line is stronger than the environment, that than the file."""
 
     def __init__(self, *, keys: frozenset[str] = frozenset(), default_app: str | None = None) -> None:
@@ -118,7 +159,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
     # once more, would overrule what was typed further to the left.
     strong = source is ParameterSource.COMMANDLINE or (source is ParameterSource.ENVIRONMENT and context.parent is None)
     if strong and source is not None and value is not None:
-        context.ensure_object(Settings).take(name, value, source)
+        context.ensure_object(CommandSettings).take(name, value, source)
 
 
 def _option(*declarations: str, **attributes: Any) -> Callable[[], click.Option]:

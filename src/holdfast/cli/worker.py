@@ -1,42 +1,180 @@
-"""`holdfast worker`: a worker, the guard beside it, metrics and logs around it, until a signal stops it."""
+"""What makes a process a service: signals, rounds in the background, word to the service manager, idleness."""
 
 from __future__ import annotations
 
 import logging
+import os
+import select
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
 
 import click
 import msgspec
 
 from holdfast import logs
-from holdfast.app import Engine, guarding
-from holdfast.cli.command import Command
-from holdfast.cli.exits import ExitCode
-from holdfast.cli.opening import app_of, opened
+from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.context import app_of, opened
 from holdfast.cli.output import print_json
-from holdfast.cli.service import (
-    StopSignals,
-    notify_service_manager,
-    wait_for_store,
-    wait_until_idle,
-    watchdog_interval,
-)
-from holdfast.cli.settings import Settings
-from holdfast.core.names import checked_name
-from holdfast.engine.settings import WorkerSettings
-from holdfast.engine.telemetry import Telemetry
-from holdfast.engine.worker import Worker
-from holdfast.errors import HoldfastError, SettingsError
-from holdfast.guard.retention import checked_days, remove_ended
-from holdfast.guard.rounds import Rounds
-from holdfast.guard.watch import Check
+from holdfast.cli.settings import CommandSettings
+from holdfast.core.records import JobRecord
+from holdfast.core.states import UNFINISHED_STATES, JobState
+from holdfast.core.values import checked_name
+from holdfast.engine import Engine, guarding
+from holdfast.errors import HoldfastError, SettingsError, StoreError
+from holdfast.guard import Check, Rounds, checked_days, remove_ended
+from holdfast.store.commit_step import is_passing
 from holdfast.store.protocol import Store
 from holdfast.tables import make_tables
+from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.telemetry import Telemetry
+from holdfast.worker.threads import FIRST_PAUSE, LONGEST_PAUSE
+from holdfast.worker.worker import Worker
+
+Result = TypeVar("Result")
 
 log = logging.getLogger("holdfast.worker")
+
+IDLE_LOOK = 0.05
+IDLE_PATIENCE = 1.0
+FIRST_LOOK = 100
+"""How many unfinished jobs are looked at first: of a long queue the first few are enough to know."""
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first asks for a clean stop, the second ends the process at once.
+
+    The handler only writes to a pipe: a lock taken there may be held by the very code it has interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self.descriptor, self._signalled = os.pipe()
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        os.close(self.descriptor)
+        os.close(self._signalled)
+
+    def wait(self, timeout: float) -> None:
+        """Until a signal comes or the time is up."""
+        select.select([self.descriptor], [], [], timeout)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is not None:
+            os.write(2, b"holdfast: second signal, ending now\n")
+            os._exit(ExitCode.INTERRUPTED)
+        self.received = signal.Signals(number).name
+        os.write(self._signalled, b".")
+
+
+def wait_for_store(attempt: Callable[[], Result], signals: StopSignals) -> Result | None:
+    """What `attempt` gives, as soon as the store can be used; None if a signal came before."""
+    pause = FIRST_PAUSE
+    while signals.received is None:
+        try:
+            return attempt()
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            log.warning("the database cannot be used yet, next try in %.1f s: %s", pause, error)
+        signals.wait(pause)
+        pause = min(LONGEST_PAUSE, pause * 2)
+    log.info("stopped on %s, before anything was begun", signals.received)
+    return None
+
+
+def notify_service_manager(state: str) -> None:
+    """Tell systemd, if it asked to be told (Type=notify). Whether it hears is not our concern."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    try:
+        import socket  # noqa: PLC0415 - for service managers only
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            manager.connect("\0" + address[1:] if address.startswith("@") else address)
+            manager.send(state.encode())
+    except OSError as error:
+        log.warning("the service manager cannot be told %s: %s", state, error)
+
+
+def watchdog_interval() -> float | None:
+    """How often systemd wants to hear that all is well (WatchdogSec=): three times in the time it allows."""
+    asked, whom = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not asked.isdecimal() or int(asked) == 0 or whom not in ("", str(os.getpid())):
+        return None
+    return int(asked) / 1e6 / 3
+
+
+def wait_until_idle(store: Store, flows: Sequence[str], running: Worker, signals: StopSignals) -> None:
+    """Until nothing of these flows runs or will start by itself, the worker cannot go on, or a signal comes."""
+    listener = store.listen()
+    listener.watch({signals.descriptor})
+    try:
+        while signals.received is None and running.failure is None and (running.active or _may_have_work(store, flows)):
+            listener.wait(IDLE_LOOK if running.active else IDLE_PATIENCE)
+    finally:
+        listener.close()
+
+
+def _may_have_work(store: Store, flows: Sequence[str]) -> bool:
+    try:
+        return has_work(store, flows)
+    except StoreError as error:
+        if not error.passing:
+            raise
+        # The worker waits for the database to come back, and so do we: nobody knows that nothing is left to do.
+        log.warning("cannot look for work: %s", error)
+        return True
+
+
+def has_work(store: Store, flows: Sequence[str]) -> bool:
+    """Is there a job of these flows that runs, or that will start without an operator's help?
+
+    One that waits for another job counts if that other one does.
+    """
+    closed = {q.name for q in store.queues() if q.paused_at is not None or q.max_running == 0}
+    return any(
+        store.jobs(states=[JobState.RUNNING], flow=flow, limit=1) or _goes_on(store, flow, flows, closed)
+        for flow in flows
+    )
+
+
+def _goes_on(store: Store, flow: str, flows: Sequence[str], closed: set[str]) -> bool:
+    limit = FIRST_LOOK
+    while True:
+        # Both states in one look: a job that starts or is given back meanwhile would be in neither of two.
+        unfinished = store.jobs(states=UNFINISHED_STATES, flow=flow, limit=limit)
+        if any(_will_start(store, job, flows, closed) for job in unfinished):
+            return True
+        if len(unfinished) < limit:
+            return False
+        limit *= 10
+
+
+def _will_start(store: Store, job: JobRecord, flows: Sequence[str], closed: set[str]) -> bool:
+    while job.waits_for is not None and job.state is JobState.PENDING:
+        job = store.job(job.waits_for)
+    # It runs, or what it waited for has run or ended since the list was read, which has to be read again then.
+    return job.state is not JobState.PENDING or (job.flow in flows and job.queue not in closed)
+
+
+# --- `holdfast worker`: a worker, the guard beside it, metrics and logs around it, until a signal stops it ---
+
 
 SWITCH_INTERVAL = 0.0005
 FAILURE_LOOK = 1.0
@@ -45,7 +183,7 @@ RETENTION_INTERVAL = 600.0
 _DEFAULTS = WorkerSettings()
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command."""
 
     concurrency: int
@@ -153,13 +291,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     help="full: what was acknowledged survives a power failure; normal: it survives a crash of the process.",
 )
 @click.pass_obj
-def worker(settings: Settings, /, **given: object) -> int:
+def worker(settings: CommandSettings, /, **given: object) -> int:
     """Run jobs until stopped.
 
     Runs the flows of --app. SIGTERM or SIGINT stops it cleanly: steps reach a safe point, the rest is given back and
     costs no attempt. A second signal ends it at once; others then take over what it held.
     """
-    options = msgspec.convert(given, Options)
+    options = msgspec.convert(given, WorkerOptions)
     limits = [_limit_of(text) for text in options.queue_limit]
     if options.keep is not None:
         checked_days(options.keep)
@@ -186,7 +324,9 @@ def worker(settings: Settings, /, **given: object) -> int:
     return ExitCode.OK
 
 
-def _serve(settings: Settings, options: Options, engine: Engine, signals: StopSignals, check: Check) -> None:
+def _serve(
+    settings: CommandSettings, options: WorkerOptions, engine: Engine, signals: StopSignals, check: Check
+) -> None:
     store, telemetry = engine.store, Telemetry()
     worker_settings = WorkerSettings(
         concurrency=options.concurrency,
@@ -235,11 +375,11 @@ def _running(running: Worker) -> Iterator[Worker]:
 
 
 @contextmanager
-def _metrics(options: Options, running: Worker, store: Store) -> Iterator[str | None]:
+def _metrics(options: WorkerOptions, running: Worker, store: Store) -> Iterator[str | None]:
     if options.metrics_port is None:
         yield None
         return
-    from holdfast.engine.metrics_server import MetricsServer  # noqa: PLC0415 - slow to import, and seldom asked for
+    from holdfast.worker.metrics import MetricsServer  # noqa: PLC0415 - slow to import, and seldom asked for
 
     try:
         server = MetricsServer(
@@ -270,7 +410,7 @@ def _feed_watchdog(running: Worker) -> None:
         log.error("the worker is not well: %s", "; ".join(problems))
 
 
-def _announce(settings: Settings, running: Worker, flows: list[str], url: str | None) -> None:
+def _announce(settings: CommandSettings, running: Worker, flows: list[str], url: str | None) -> None:
     log.info("ready: %s runs %s%s", running.worker_id, ", ".join(flows), f", metrics at {url}" if url else "")
     if settings.json:
         print_json({"event": "ready", "worker_id": running.worker_id, "flows": flows, "metrics": url})
@@ -285,6 +425,6 @@ def _limit_of(text: str) -> tuple[str, int | None]:
     return (checked_name(name, "queue") if name else ""), (None if number == "none" else int(number))
 
 
-def _level(settings: Settings) -> int:
+def _level(settings: CommandSettings) -> int:
     """INFO, and one level more or less with each -v and -q."""
     return max(logging.DEBUG, min(logging.CRITICAL, logging.INFO - 10 * settings.verbosity))

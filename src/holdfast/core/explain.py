@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeAlias, assert_never
 
 import msgspec
 
-from holdfast.core.current_step import CurrentStep
-from holdfast.core.ending import EndCode
+from holdfast.core.progress import CurrentStep
 from holdfast.core.records import Ending, ExecutionRecord, JobRecord, QueueRecord, error_of, unreadable_of
 from holdfast.core.states import LIVE_STATUSES, ExecutionStatus, JobState
-from holdfast.core.worker_id import label_of
+from holdfast.core.step import EndCode
+from holdfast.core.values import label_of
 
 Detail: TypeAlias = str | int | dict[str, Any] | None
 

@@ -64,7 +64,7 @@ class Other(msgspec.Struct, frozen=True, array_like=True):
     parent: str | None
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
+class FactRows(msgspec.Struct, frozen=True, kw_only=True):
     """The other rows of a job, and what there is of that to which they refer. None: it could not be read."""
 
     request: str | None = None
@@ -90,7 +90,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     job: JobRecord
     executions: tuple[ExecutionRecord, ...]
     journal: tuple[JournalEntry, ...] | None = None
-    rows: Rows | None = None
+    rows: FactRows | None = None
 
 
 class FactPage(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ class Pool(Generic[C]):
         What broke it, a server's restart say, has mostly broken the others too, and each would cost its user a try.
         """
         if os.getpid() != self._process:
-            from holdfast.store.processes import refuse_fork  # noqa: PLC0415 - which happens to nobody
+            from holdfast.store.liveness import refuse_fork  # noqa: PLC0415 - which happens to nobody
 
             refuse_fork(self._process)
         if not self._slots.acquire(timeout=self._timeout):

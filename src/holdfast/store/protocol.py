@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
-from holdfast.core.current_step import CurrentStep
 from holdfast.core.facts import FactPage, Finding, JobFacts
+from holdfast.core.progress import CurrentStep
 from holdfast.core.records import (
     Backlog,
     Child,
@@ -20,8 +20,7 @@ from holdfast.core.records import (
     WorkerRecord,
 )
 from holdfast.core.states import JobState
-from holdfast.store.changes import Changes
-from holdfast.store.messages import Claim, Held, NewJob, Recovered, Submitted, Write
+from holdfast.store.commands import Changes, Claim, Held, NewJob, Recovered, Submitted, Write
 
 
 class Listener(Protocol):

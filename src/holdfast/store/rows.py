@@ -1,15 +1,17 @@
-"""Rows of the database as records. Who acts on a row wants all of it; who only looks is shown what can be read."""
+"""New ids: ULIDs, so that ids sort by time and new rows land next to each other."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from holdfast.core.current_step import CurrentStep, RunningRow, current_step
 from holdfast.core.flow import Definition
+from holdfast.core.progress import CurrentStep, RunningRow, current_step
 from holdfast.core.records import (
     Child,
     Ending,
@@ -21,8 +23,29 @@ from holdfast.core.records import (
     WorkerRecord,
 )
 from holdfast.core.states import ExecutionStatus, JobState
+from holdfast.core.values import ulid_from
 from holdfast.errors import RowUnreadable
-from holdfast.store.session import Rows, Session, to_json
+from holdfast.store.session import ResultRows, Session, to_json
+
+_lock = threading.Lock()
+_last_milliseconds = 0
+_last_randomness = 0
+
+
+def new_ulid(milliseconds: int) -> str:
+    """A ULID of that time, larger than any this process made for the same millisecond."""
+    global _last_milliseconds, _last_randomness
+    with _lock:
+        if milliseconds == _last_milliseconds:
+            _last_randomness += 1
+        else:
+            _last_milliseconds = milliseconds
+            # The top bit stays free, so that counting up within a millisecond cannot overflow.
+            _last_randomness = int.from_bytes(os.urandom(10), "big") >> 1
+        return ulid_from(milliseconds, _last_randomness)
+
+
+# --- Rows of the database as records. Who acts on a row wants all of it; who only looks is shown what can be read ---
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
@@ -53,7 +76,7 @@ _IN_PLACE_OF: dict[object, object] = {
 # --- for who acts -------------------------------------------------------------------------------------------
 
 
-def record_of(kind: type[Record], cursor: Rows, row: Sequence[Any]) -> Record:
+def record_of(kind: type[Record], cursor: ResultRows, row: Sequence[Any]) -> Record:
     """A row, by the names of its columns. Values a careless hand has spoiled raise RowUnreadable."""
     return _whole(kind, columns_of(cursor), row)
 
@@ -63,18 +86,18 @@ def job_of(row: Sequence[Any]) -> JobRecord:
     return _whole(JobRecord, JOB_COLUMNS, row)
 
 
-def jobs_of(cursor: Rows) -> list[JobRecord]:
+def jobs_of(cursor: ResultRows) -> list[JobRecord]:
     """All rows of jobs."""
     return [job_of(row) for row in cursor]
 
 
-def executions_of(cursor: Rows) -> list[ExecutionRecord]:
+def executions_of(cursor: ResultRows) -> list[ExecutionRecord]:
     """All rows of executions."""
     names = columns_of(cursor)
     return [_whole(ExecutionRecord, names, row) for row in cursor]
 
 
-def journal_of(cursor: Rows, row: Sequence[Any]) -> JournalEntry:
+def journal_of(cursor: ResultRows, row: Sequence[Any]) -> JournalEntry:
     """A row of the journal."""
     return record_of(JournalEntry, cursor, row)
 
@@ -92,7 +115,7 @@ def unreadable(error: BaseException) -> str:
     return f"its rows cannot be read: {error}"
 
 
-def columns_of(cursor: Rows) -> list[str]:
+def columns_of(cursor: ResultRows) -> list[str]:
     """The names of the columns of an answer."""
     return [column[0] for column in cursor.description]
 
@@ -115,13 +138,13 @@ def _subject(names: Sequence[str], row: Sequence[Any]) -> str:
 # --- for who looks ------------------------------------------------------------------------------------------
 
 
-def shown(kind: type[Record], cursor: Rows, rows: Iterable[Sequence[Any]] | None = None) -> list[Record]:
+def shown(kind: type[Record], cursor: ResultRows, rows: Iterable[Sequence[Any]] | None = None) -> list[Record]:
     """All rows as records. Of one that is not whole what can be read, with `unreadable` saying what could not."""
     names = columns_of(cursor)
     return [_shown(kind, names, row) for row in (cursor if rows is None else rows)]
 
 
-def workers_shown(cursor: Rows) -> list[WorkerRecord]:
+def workers_shown(cursor: ResultRows) -> list[WorkerRecord]:
     """All workers; one whose flows cannot be read knows none."""
     names = columns_of(cursor)
     records = []

@@ -1,21 +1,80 @@
-"""One open transaction, as the store's verbs use it: named statements, one time, one batch of journal entries."""
+"""The first words of a statement, past all that a database skips before them: blanks, semicolons, comments."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.core.chain import GENESIS, entry_hash
-from holdfast.core.ending import EndCode
+from holdfast.core.hash_chain import GENESIS, entry_hash
+from holdfast.core.records import ACTOR_LIMIT, actor_text, storable
 from holdfast.core.states import ExecutionStatus, JobState
-from holdfast.core.text import ACTOR_LIMIT, actor_text, storable
+from holdfast.core.step import EndCode
 from holdfast.errors import StoreError
 from holdfast.sql_files import Dialect
-from holdfast.store.messages import Journaled
-from holdfast.store.statement import SQLITE_COMMENTS, leading_words
+from holdfast.store.commands import Journaled
+
+_BLANK = re.compile(r"[\s;\ufeff]*")
+_WORD = re.compile(r"[^\W\d][\w$]*")
+_COMMENT_MARK = re.compile(r"/\*|\*/")
+
+
+class Comments(NamedTuple):
+    """How a dialect writes comments."""
+
+    line_end: re.Pattern[str]
+    nested: bool
+
+
+SQLITE_COMMENTS = Comments(re.compile(r"\n"), nested=False)
+POSTGRES_COMMENTS = Comments(re.compile(r"[\n\r]"), nested=True)
+
+
+def leading_words(statement: str, count: int, comments: Comments) -> list[str]:
+    """The first words in lower case, fewer if something else comes before; takes time in proportion to the text."""
+    words: list[str] = []
+    at = 0
+    while len(words) < count:
+        found = _WORD.match(statement, _past_skipped(statement, at, comments))
+        if found is None:
+            break
+        words.append(found[0].lower())
+        at = found.end()
+    return words
+
+
+def _past_skipped(statement: str, at: int, comments: Comments) -> int:
+    while True:
+        blank = _BLANK.match(statement, at)
+        at = blank.end() if blank else at
+        if statement.startswith("--", at):
+            end = comments.line_end.search(statement, at)
+            at = end.end() if end else len(statement)
+        elif statement.startswith("/*", at):
+            at = _past_block(statement, at + 2, comments)
+        else:
+            return at
+
+
+def _past_block(statement: str, at: int, comments: Comments) -> int:
+    """Behind the end of a comment whose beginning is behind us; one that has no end goes to the end of the text."""
+    if not comments.nested:
+        end = statement.find("*/", at)
+        return len(statement) if end < 0 else end + 2
+    depth = 1
+    while depth:
+        mark = _COMMENT_MARK.search(statement, at)
+        if mark is None:
+            return len(statement)
+        depth += 1 if mark[0] == "/*" else -1
+        at = mark.end()
+    return at
+
+
+# --- One open transaction, as the store's verbs use it: named statements, one time, one batch of journal entries ---
 
 T = TypeVar("T")
 
@@ -67,7 +126,7 @@ def storable_values(values: Sequence[Any]) -> list[Any]:
     return [_storable(value) for value in values]
 
 
-class Rows(Protocol):
+class ResultRows(Protocol):
     """The answer of a statement."""
 
     @property
@@ -109,7 +168,7 @@ class Connection(Protocol):
         """Is a transaction open?"""
         ...
 
-    def execute(self, sql: Any, parameters: Any = ..., /) -> Rows:
+    def execute(self, sql: Any, parameters: Any = ..., /) -> ResultRows:
         """Run one statement."""
         ...
 
@@ -132,7 +191,7 @@ class Session:
         self._entries: list[Journaled] = []
         self.journaled: list[Journaled] = []
 
-    def run(self, statement: str, **parameters: Any) -> Rows:
+    def run(self, statement: str, **parameters: Any) -> ResultRows:
         """Execute a statement of statements.sql by its name. A text that no database takes is made visible."""
         try:
             return self.connection.execute(self._sql[statement], parameters)
@@ -153,7 +212,7 @@ class Session:
         rows = self.run(statement, **parameters).fetchall()
         return rows[0][0] if rows else None
 
-    def select_jobs(self, where: Mapping[str, str], states: Collection[JobState], limit: int) -> Rows:
+    def select_jobs(self, where: Mapping[str, str], states: Collection[JobState], limit: int) -> ResultRows:
         """Jobs whose columns have these values and that are in one of these states, if any are given, newest first."""
         conditions = [f"{column} = :{column}" for column in where]
         if states:
@@ -249,18 +308,18 @@ class Session:
         self.connection.execute("ROLLBACK TO effect")
         self.connection.execute("RELEASE effect")
 
-    def execute_effect(self, sql: str, parameters: Any) -> Rows:
+    def execute_effect(self, sql: str, parameters: Any) -> ResultRows:
         """Run one statement of the user's; if it fails, what the effect has done before still stands."""
         return self.connection.execute(sql, parameters)
 
-    def execute_own_effect(self, sql: str, parameters: Any) -> Rows:
+    def execute_own_effect(self, sql: str, parameters: Any) -> ResultRows:
         """The same for a statement about tables beside the engine's, where names are looked up among those."""
         return self.execute_effect(sql, parameters)
 
-    def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:
+    def execute_effect_many(self, sql: str, parameters: Any) -> ResultRows | None:
         """Run one statement of the user's for each set of parameters."""
         with ExitStack() as opened:
-            rows: Rows | None = None
+            rows: ResultRows | None = None
             for one in parameters:
                 opened.close()
                 # What gives the parameters is code of the user's: it may have ended the transaction, and caught that.

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import overload
 
-from holdfast.core.current_step import CurrentStep
 from holdfast.core.facts import FactPage, Finding, JobFacts
-from holdfast.core.names import ulid_bounds
+from holdfast.core.progress import CurrentStep
 from holdfast.core.records import (
     Backlog,
     Child,
@@ -21,16 +20,20 @@ from holdfast.core.records import (
     WorkerRecord,
 )
 from holdfast.core.states import JobState
+from holdfast.core.values import ulid_bounds
 from holdfast.errors import BadInput, JobNotFoundError, StoreUnavailable
-from holdfast.store.changes import Changes
-from holdfast.store.messages import NewJob, Submitted, Write
-from holdfast.store.operator_verbs import OperatorVerbs
+from holdfast.store import commit as writing
+from holdfast.store import facts, lease
+from holdfast.store import integrity as checking
+from holdfast.store import integrity as retention
+from holdfast.store import submit as submitting
+from holdfast.store.commands import Changes, NewJob, Submitted, Write
+from holdfast.store.commit import is_durable
+from holdfast.store.commit_step import EffectEndedTransaction
 from holdfast.store.protocol import JournalEnd
 from holdfast.store.rows import running_steps, shown, workers_shown
 from holdfast.store.session import Session, to_json
-from holdfast.store.verbs import checking, claiming, facts, retention, submitting, writing
-from holdfast.store.verbs.effects import EffectEndedTransaction
-from holdfast.store.verbs.evidence import is_durable
+from holdfast.store.verbs import OperatorVerbs
 
 JOURNAL_PAGE = 1000
 IDS_NAMED = 3
@@ -83,7 +86,7 @@ class SqlStore(OperatorVerbs):
                 session.expect_journal(one.job_id for one in batch if not isinstance(one, writing.NOT_JOURNALED))
                 answers = writing.write(session, batch, worker_id=worker_id)
                 if due := renew():
-                    claiming.renew(session, due, worker_id=worker_id, expires=self.now() + lease_ms)
+                    lease.renew(session, due, worker_id=worker_id, expires=self.now() + lease_ms)
         except StoreUnavailable:
             self.changes.doubt(session.journaled if session else ())
             raise

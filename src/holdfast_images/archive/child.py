@@ -14,14 +14,13 @@ import time
 
 import msgspec
 
-from holdfast_images.archive.confining import close_others, confine, die_with, limit_file_size
+from holdfast_images.archive.confinement import close_others, confine, die_with, limit_file_size
+from holdfast_images.archive.entry import Reason
 from holdfast_images.archive.extract import extract
-from holdfast_images.archive.failing import told
-from holdfast_images.archive.images import inspect
-from holdfast_images.archive.lines import Done, Failed, Inspected, Job, Line
-from holdfast_images.archive.lines import Progress as Told
-from holdfast_images.archive.reasons import Reason
-from holdfast_images.archive.second_writer import SecondWriter, start_second_writer
+from holdfast_images.archive.image_format import inspect
+from holdfast_images.archive.parallel import SecondWriter, start_second_writer
+from holdfast_images.archive.protocol import DoneMessage, FailedMessage, Inspected, Job, Line, told
+from holdfast_images.archive.protocol import Progress as Told
 from holdfast_images.errors import DeviceLost, ImageBusy, ImageError, TryAgain
 
 PROGRESS_EVERY = 0.1
@@ -49,7 +48,7 @@ class Teller:
         except BlockingIOError:
             pass
 
-    def end(self, line: Inspected | Done | Failed) -> None:
+    def end(self, line: Inspected | DoneMessage | FailedMessage) -> None:
         """Tell how it ended."""
         rest = memoryview(_encode(line))
         while rest:
@@ -79,13 +78,15 @@ def main(argument: str) -> None:
     except ImageError as error:
         end = told(error)
     except MemoryError:
-        end = Failed(error="ImageRefused", code=Reason.MEMORY_LIMIT, message="reading it takes too much memory")
+        end = FailedMessage(error="ImageRefused", code=Reason.MEMORY_LIMIT, message="reading it takes too much memory")
     except OSError as error:
-        end = Failed(error=TryAgain.__name__, message=f"the archive could not be read: {error.strerror or error}")
+        end = FailedMessage(
+            error=TryAgain.__name__, message=f"the archive could not be read: {error.strerror or error}"
+        )
     teller.end(end)
 
 
-def _work(job: Job, teller: Teller) -> Inspected | Done | Failed:
+def _work(job: Job, teller: Teller) -> Inspected | DoneMessage | FailedMessage:
     close_others({job.archive, job.target, job.spool})
     privileged = os.geteuid() == 0
     second: SecondWriter | None = None
@@ -119,7 +120,7 @@ def _work(job: Job, teller: Teller) -> Inspected | Done | Failed:
             checksum=job.checksum,
             progress=teller.progress,
         )
-        return Done(msgspec.structs.replace(extracted, confinement=tuple(measures)))
+        return DoneMessage(msgspec.structs.replace(extracted, confinement=tuple(measures)))
     report = inspect(
         job.archive,
         spool=job.spool,

@@ -1,17 +1,70 @@
-"""The bytes of an archive, decompressed as they are read, whatever they were compressed with; bombs are cut off."""
+"""The next buffers are filled by a thread while the last one is being used."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 
-from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.file_hash import FileHash
-from holdfast_images.archive.inflating import XZ_MAGIC, GzipSource, Source, Window, XzSource, ZstdSource
-from holdfast_images.archive.reading_ahead import ReadAhead
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.decoders import XZ_MAGIC, ByteSource, FileHash, GzipSource, Window, XzSource, ZstdSource
+from holdfast_images.archive.entry import Limits, Reason
 from holdfast_images.errors import ImageRefused
+
+BUFFERS = 3
+"""One is in use, one is full, one is being filled: more would only leave the processor's cache."""
+
+
+class ReadAhead:
+    """Hands out buffers in the order in which `fill` has filled them; `fill` says how far, and 0 at the end.
+
+    What `fill` raises is raised by next(), when all that came before it was handed out.
+    """
+
+    def __init__(self, fill: Callable[[memoryview], int], size: int) -> None:
+        self._fill = fill
+        self._free: SimpleQueue[memoryview | None] = SimpleQueue()
+        self._filled: SimpleQueue[tuple[memoryview, int] | BaseException] = SimpleQueue()
+        self._used: memoryview | None = None
+        self._last: tuple[memoryview, int] | BaseException | None = None
+        for _ in range(BUFFERS):
+            self._free.put(memoryview(mmap.mmap(-1, size)))
+        self._thread = threading.Thread(target=self._run, name="holdfast-read-ahead", daemon=True)
+        self._thread.start()
+
+    def next(self) -> tuple[memoryview, int]:
+        """The next buffer and how much is in it; the one handed out before is filled anew."""
+        if self._used is not None:
+            self._free.put(self._used)
+            self._used = None
+        got = self._filled.get() if self._last is None else self._last
+        if isinstance(got, BaseException):
+            self._last = got
+            raise got
+        if got[1]:
+            self._used = got[0]
+        else:
+            self._last = got
+        return got
+
+    def close(self) -> None:
+        """End the thread, whatever it has read."""
+        self._free.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        filled = 1
+        while filled and (buffer := self._free.get()) is not None:
+            try:
+                filled = self._fill(buffer)
+            except BaseException as error:
+                self._filled.put(error)
+                return
+            self._filled.put((buffer, filled))
+
+
+# --- The bytes of an archive, decompressed as they are read, whatever they were compressed with; bombs are cut off ---
 
 BLOCK = 512
 BUFFER = 256 << 10
@@ -23,7 +76,7 @@ RATIO_FROM = 64 << 20
 HEADERS_PER_ENTRY = 16 << 10
 """What names, extension headers and padding may add to the content in the decompressed stream."""
 
-_SOURCES: dict[str, Callable[[Window], Source]] = {"gzip": GzipSource, "xz": XzSource, "zstd": ZstdSource}
+_SOURCES: dict[str, Callable[[Window], ByteSource]] = {"gzip": GzipSource, "xz": XzSource, "zstd": ZstdSource}
 _FOREIGN = {
     b"BZh": "bzip2",
     b"\x5d\0\0": "lzma",
@@ -175,7 +228,7 @@ AGAIN = "the file is not whole: download or make it again"
 class CompressedStream(Stream):
     """A compressed archive. Judges, as it goes, how much comes out of how little."""
 
-    def __init__(self, source: Source, compression: str, limits: Limits) -> None:
+    def __init__(self, source: ByteSource, compression: str, limits: Limits) -> None:
         super().__init__(-1, 0, 0)
         self.compression = compression
         self.length = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from zlib import adler32
 
-from holdfast_images.archive.entry import Kind
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import EntryKind, Reason
 from holdfast_images.errors import ImageRefused
 
 BLOCK = 512
@@ -31,25 +31,25 @@ PLAIN_DEVICES = (b"0000000\0" * 2, bytes(16))
 BEFORE_END = BLOCK - len(PLAIN_END)
 """Bytes of a plain header that its checksum is about: the others are zeros."""
 
-KINDS: dict[bytes, Kind] = {
-    b"\0": Kind.FILE,
-    b"0": Kind.FILE,
-    b"1": Kind.HARDLINK,
-    b"2": Kind.SYMLINK,
-    b"3": Kind.CHARACTER_DEVICE,
-    b"4": Kind.BLOCK_DEVICE,
-    b"5": Kind.DIRECTORY,
-    b"6": Kind.FIFO,
-    b"S": Kind.FILE,
+KINDS: dict[bytes, EntryKind] = {
+    b"\0": EntryKind.FILE,
+    b"0": EntryKind.FILE,
+    b"1": EntryKind.HARDLINK,
+    b"2": EntryKind.SYMLINK,
+    b"3": EntryKind.CHARACTER_DEVICE,
+    b"4": EntryKind.BLOCK_DEVICE,
+    b"5": EntryKind.DIRECTORY,
+    b"6": EntryKind.FIFO,
+    b"S": EntryKind.FILE,
 }
-FORMAT_BITS: dict[Kind, int] = {
-    Kind.FILE: 0o100000,
-    Kind.HARDLINK: 0o100000,
-    Kind.SYMLINK: 0o120000,
-    Kind.CHARACTER_DEVICE: 0o020000,
-    Kind.BLOCK_DEVICE: 0o060000,
-    Kind.DIRECTORY: 0o040000,
-    Kind.FIFO: 0o010000,
+FORMAT_BITS: dict[EntryKind, int] = {
+    EntryKind.FILE: 0o100000,
+    EntryKind.HARDLINK: 0o100000,
+    EntryKind.SYMLINK: 0o120000,
+    EntryKind.CHARACTER_DEVICE: 0o020000,
+    EntryKind.BLOCK_DEVICE: 0o060000,
+    EntryKind.DIRECTORY: 0o040000,
+    EntryKind.FIFO: 0o010000,
 }
 """Some writers put st_mode into the header, type and all."""
 
@@ -135,7 +135,7 @@ def text(field: bytes) -> bytes:
     return value
 
 
-def owner(field: bytes, kind: Kind) -> tuple[int, int, int]:
+def owner(field: bytes, kind: EntryKind) -> tuple[int, int, int]:
     """Mode, uid and gid from their 24 bytes; the type bits that some writers add must be those of the entry."""
     mode = number(field[:8])
     if mode > 0o7777:
@@ -159,3 +159,106 @@ def unused_is_empty(magic: bytes, kind: bytes, prefix: bytes, rest: bytes) -> bo
     if kind == b"S":
         return prefix[:41] == NO_PREFIX[:41]
     return prefix == NO_PREFIX and rest == NO_REST
+
+
+# --- Sparse files in the four forms GNU tar has had, as one map. Pure -----------------------------------
+
+PIECES = 1 << 17
+"""A file of 1 GiB with a hole in every second page."""
+_DIGITS = 20
+
+Map = tuple[tuple[int, int], ...]
+
+
+def checked(pieces: list[tuple[int, int]], size: int, stored: int) -> Map:
+    """The map without its empty pieces, if it is in order, fits the file, and is what is stored.
+
+    To GNU tar every piece begins with a block of its own, and the file ends where the map does.
+    """
+    end = total = 0
+    for offset, length in pieces:
+        if offset < end:
+            raise bad(f"a piece begins at {offset}, before the end {end} of the one in front of it")
+        if length and total % BLOCK:
+            raise bad(f"a piece follows one that ends at {end}, in the middle of a block")
+        end = offset + length
+        total += length
+    if end != size:
+        raise bad(f"it ends at {end}, but the file at {size}")
+    if total != stored:
+        raise bad(f"the pieces have {total} bytes, but {stored} are stored")
+    return tuple(piece for piece in pieces if piece[1])
+
+
+def bad(why: str) -> ImageRefused:
+    """A refusal of the map."""
+    return ImageRefused(Reason.BAD_SPARSE, f"the map of the sparse file is wrong: {why}")
+
+
+def old_map(prefix: bytes, block: Callable[[], bytes]) -> tuple[list[tuple[int, int]], int]:
+    """The pieces and the size of the old form: four in the header, 21 in each block that follows it."""
+    pieces, ended = _old_pieces(prefix[41:137], [], ended=False)
+    size = number(prefix[138:150])
+    more = prefix[137]
+    while more:
+        following = block()
+        pieces, ended = _old_pieces(following[:504], pieces, ended=ended)
+        more = following[504]
+        if len(pieces) > PIECES:
+            raise bad(f"it has more than {PIECES} pieces")
+    return pieces, size
+
+
+def _old_pieces(table: bytes, pieces: list[tuple[int, int]], *, ended: bool) -> tuple[list[tuple[int, int]], bool]:
+    for at in range(0, len(table), 24):
+        slot = table[at : at + 24]
+        if slot == bytes(24):
+            ended = True
+            continue
+        if ended:
+            # Readers stop at the first empty slot, or skip it.
+            raise bad("a piece follows the end of the map")
+        pieces.append((number(slot[:12]), number(slot[12:])))
+    return pieces, ended
+
+
+def listed_map(numbers: list[bytes], count: bytes) -> list[tuple[int, int]]:
+    """The pieces of the forms 0.0 and 0.1: offset, length, offset, length, ..., and how many there are."""
+    if len(numbers) != 2 * decimal(count):
+        raise bad(f"{count!r} pieces are announced, {len(numbers)} numbers given")
+    values = [decimal(each) for each in numbers]
+    return list(zip(values[::2], values[1::2], strict=True))
+
+
+def stored_map(block: Callable[[], bytes]) -> tuple[list[tuple[int, int]], int]:
+    """The pieces of the form 1.0, which are in front of the content, and how many bytes they take there."""
+    text: list[bytes] = []
+    lines, needed = 0, 0
+    while not needed or lines < needed:
+        piece = block()
+        text.append(piece)
+        lines += piece.count(b"\n")
+        if not needed and lines:
+            count = decimal(b"".join(text).split(b"\n", 1)[0])
+            if count > PIECES:
+                raise bad(f"it has more than {PIECES} pieces")
+            needed = 1 + 2 * count
+        if len(text) * BLOCK > (needed or 1) * (_DIGITS + 1) + BLOCK:
+            raise bad("its numbers are too long")
+    numbers = b"".join(text).split(b"\n")
+    if b"".join(numbers[needed:]).strip(b"\0") or len(numbers) != needed + 1:
+        raise bad("something follows the map")
+    return listed_map(numbers[1:needed], numbers[0]), len(text) * BLOCK
+
+
+def decimal(value: bytes) -> int:
+    """A number in plain digits."""
+    if not value.isdigit() or len(value) > _DIGITS:
+        raise bad(f"{value[:40]!r} is no number")
+    return int(value)
+
+
+def check_name(name: bytes) -> None:
+    """The real name of a sparse file must be one."""
+    if not name or b"\0" in name:
+        raise bad(f"the file is named {name[:80]!r}")

@@ -9,10 +9,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from holdfast_images.archive.entry import Finding, Limits, Severity
+from holdfast_images.archive.entry import ArchiveFinding, ArchiveSeverity, Limits, Reason, printable
 from holdfast_images.archive.members import Member, Members, decode
-from holdfast_images.archive.names import printable
-from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 
 NESTED = 4
@@ -96,7 +94,7 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
     layers: Any = None
 
 
-class Manifest(msgspec.Struct, frozen=True, rename="camel"):
+class ImageManifest(msgspec.Struct, frozen=True, rename="camel"):
     """The manifest of one image."""
 
     schema_version: int
@@ -163,7 +161,7 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True):
     """The one image of an archive."""
 
     layers: tuple[Layer, ...]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ArchiveFinding, ...] = ()
 
 
 def host_architecture() -> str:
@@ -181,7 +179,7 @@ def select_oci(members: Members, limits: Limits, architecture: str) -> Selected:
     _expect_same_type(index.media_type, _INDEXES)
     candidates = _candidates(members, index)
     descriptor = _choose(candidates, architecture)
-    manifest = decode(_blob(members, descriptor), Manifest, descriptor.digest)
+    manifest = decode(_blob(members, descriptor), ImageManifest, descriptor.digest)
     _expect_one_kind(manifest.manifests)
     _expect_same_type(manifest.media_type, {descriptor.media_type})
     _expect(manifest.schema_version == 2, "the manifest is of another version than 2")
@@ -335,13 +333,15 @@ def _contents(configuration: Configuration, layers: int, limits: Limits) -> list
     return contents
 
 
-def _platform_findings(configuration: Configuration, architecture: str) -> tuple[Finding, ...]:
+def _platform_findings(configuration: Configuration, architecture: str) -> tuple[ArchiveFinding, ...]:
     if configuration.os not in {"", "linux"}:
         raise ImageRefused(Reason.NO_PLATFORM, f"the image is for {_shown(configuration.os[:100])}, not for Linux")
     if configuration.architecture in {"", architecture}:
         return ()
     detail = f"the image is for {_shown(configuration.architecture[:100])}, this machine is {architecture}"
-    finding = Finding(code=Reason.NO_PLATFORM, severity=Severity.WARNING, path="", offset=None, detail=detail)
+    finding = ArchiveFinding(
+        code=Reason.NO_PLATFORM, severity=ArchiveSeverity.WARNING, path="", offset=None, detail=detail
+    )
     return (finding,)
 
 

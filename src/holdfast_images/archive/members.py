@@ -13,11 +13,9 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from holdfast_images.archive.compression import open_stream
-from holdfast_images.archive.entry import Entry, Kind, Limits
-from holdfast_images.archive.file_hash import FileHash
-from holdfast_images.archive.names import components, is_member_name, printable
-from holdfast_images.archive.reading import TarReader
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.decoders import FileHash
+from holdfast_images.archive.entry import Entry, EntryKind, Limits, Reason, components, is_member_name, printable
+from holdfast_images.archive.reader import TarReader
 from holdfast_images.errors import ImageRefused, NoSpace
 
 T = TypeVar("T")
@@ -153,7 +151,7 @@ def index_members(fd: int, *, limits: Limits, hashed: FileHash | None = None) ->
                 raise ImageRefused(
                     Reason.NAMES_TOO_LONG, f"the names have more than {limits.names_bytes} bytes together"
                 )
-            if entry.kind is Kind.DIRECTORY:
+            if entry.kind is EntryKind.DIRECTORY:
                 directories.add(path)
                 continue
             link = _link(entry.kind, parts, entry.linkname, shown, entry.offset)
@@ -172,7 +170,7 @@ def index_members(fd: int, *, limits: Limits, hashed: FileHash | None = None) ->
 
 def _problem(entry: Entry, is_there: bool) -> tuple[Reason, str] | None:  # noqa: FBT001 - one more fact about it
     """What is wrong with a member that readers take in two ways."""
-    if is_there or (entry.kind is Kind.FILE and entry.sparse is not None):
+    if is_there or (entry.kind is EntryKind.FILE and entry.sparse is not None):
         return Reason.BAD_MEMBER, "it is there twice, or sparse"
     for code, detail in entry.remarks:
         if code == Reason.SIZE_OVERRIDDEN:
@@ -278,13 +276,13 @@ def _normal(name: bytes, shown: str, *, offset: int | None = None) -> bytes:
     return b"/".join(parts)
 
 
-def _link(kind: Kind, parts: list[bytes], target: bytes, shown: str, offset: int) -> bytes | None:
+def _link(kind: EntryKind, parts: list[bytes], target: bytes, shown: str, offset: int) -> bytes | None:
     """Where a link of docker-save (a layer that two images share) leads to, inside the archive."""
-    if kind is Kind.FILE:
+    if kind is EntryKind.FILE:
         return None
-    if kind not in {Kind.SYMLINK, Kind.HARDLINK} or target.startswith(b"/"):
+    if kind not in {EntryKind.SYMLINK, EntryKind.HARDLINK} or target.startswith(b"/"):
         raise ImageRefused(Reason.BAD_MEMBER, "it is neither file nor directory", entry=shown, offset=offset)
-    path = parts[:-1] if kind is Kind.SYMLINK else []
+    path = parts[:-1] if kind is EntryKind.SYMLINK else []
     for part in components(target):
         if part != b"..":
             path.append(part)

@@ -5,11 +5,24 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from typing import NamedTuple
 
 import msgspec
 
-from holdfast_images.archive.header import whose
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive import header as sparse
+from holdfast_images.archive.entry import EntryKind, Reason, printable
+from holdfast_images.archive.header import (
+    DEVICE,
+    GNU,
+    KINDS,
+    NO_PREFIX,
+    POSIX,
+    V7,
+    number,
+    text,
+    unused_is_empty,
+    whose,
+)
 from holdfast_images.errors import ImageRefused
 
 _IGNORED = frozenset(
@@ -35,7 +48,7 @@ _TIME_ALONE = re.compile(rb"(\d\d) mtime=(\d{1,18})(?:\.(\d{0,9}))?\n")
 _REPEATED = frozenset((b"GNU.sparse.offset", b"GNU.sparse.numbytes"))
 
 
-class Extension(msgspec.Struct):
+class PaxExtension(msgspec.Struct):
     """What the extension headers in front of an entry say about it; None where they are silent."""
 
     path: bytes | None = None
@@ -59,10 +72,10 @@ class SimpleExtension(msgspec.Struct, gc=False):
     mtime_ns: int | None
 
 
-def whole(extension: Extension | SimpleExtension | None) -> Extension | None:
+def whole(extension: PaxExtension | SimpleExtension | None) -> PaxExtension | None:
     """The same, with everything it does not say."""
     if isinstance(extension, SimpleExtension):
-        return Extension(path=extension.path, mtime_ns=extension.mtime_ns)
+        return PaxExtension(path=extension.path, mtime_ns=extension.mtime_ns)
     return extension
 
 
@@ -101,9 +114,9 @@ def check_global(body: bytes) -> None:
             raise ImageRefused(Reason.PAX_GLOBAL, f"a global header sets {keyword[:80]!r} for all entries")
 
 
-def extension(body: bytes) -> Extension:
+def extension(body: bytes) -> PaxExtension:
     """What a pax header says about the entry that follows it."""
-    result = Extension()
+    result = PaxExtension()
     xattrs: dict[bytes, bytes] = {}
     spellings: dict[bytes, bytes] = {}
     for keyword, value in parsed(body):
@@ -178,7 +191,7 @@ def simple_extension(body: bytes) -> SimpleExtension | None:
     return None if rest else SimpleExtension(path, mtime_ns)
 
 
-def _unusual(result: Extension, keyword: bytes) -> None:
+def _unusual(result: PaxExtension, keyword: bytes) -> None:
     if keyword.startswith(_LEFT_OUT):
         result.dropped.append(keyword)
     elif keyword.startswith(_REDEFINING):
@@ -187,7 +200,7 @@ def _unusual(result: Extension, keyword: bytes) -> None:
         result.unknown.append(keyword)
 
 
-def _expect_count(result: Extension) -> None:
+def _expect_count(result: PaxExtension) -> None:
     """GNU tar makes room for the pieces of a sparse file when it reads how many there are."""
     if b"numblocks" not in result.sparse:
         raise _bad("the pieces of a sparse file come before their number")
@@ -242,3 +255,140 @@ def _check_charset(value: bytes) -> None:
 
 def _bad(why: str) -> ImageRefused:
     return ImageRefused(Reason.BAD_PAX, f"malformed pax header: {why}")
+
+
+# --- What a header and its extension headers mean together: form, name, kind, target and remarks. Pure ---
+
+EXTENSIONS = frozenset((b"x", b"g", b"L", b"K"))
+_MAGICS = frozenset((POSIX, GNU, V7))
+NAME_FIELD = 100
+IN_HEADER = 1 << 33
+"""Sizes below it fit into the header."""
+_V7_TYPES = frozenset((b"\0", b"0", b"1", b"2", b"5"))
+
+
+class Header(NamedTuple):
+    """The fields of a header block as they are."""
+
+    name: bytes
+    owner: bytes
+    size: bytes
+    mtime: bytes
+    checksum: bytes
+    kind: bytes
+    linkname: bytes
+    magic: bytes
+    prefix: bytes
+    rest: bytes
+
+
+def check_form(header: Header) -> None:
+    """Refuse a header whose form is unknown, or which has something where its form has nothing."""
+    if header.magic not in _MAGICS:
+        raise ImageRefused(Reason.BAD_MAGIC, f"the header's magic is {header.magic!r}")
+    if not unused_is_empty(header.magic, header.kind, header.prefix, header.rest):
+        raise ImageRefused(Reason.BAD_HEADER, "there is something in the header where its form has no field")
+    known = header.kind in KINDS or header.kind in EXTENSIONS
+    # Without the magic of GNU a sparse map lies where the prefix of the name is: readers take it for either.
+    known = known and (header.kind != b"S" or header.magic == GNU)
+    if not known or (header.magic == V7 and header.kind not in _V7_TYPES):
+        raise ImageRefused(Reason.UNSUPPORTED_TYPE, f"the entry is of type {header.kind!r}")
+
+
+def check_unused_numbers(header: Header, block: bytes) -> None:
+    """Refuse an extension header with a number that is none: to some readers that is the end of the archive."""
+    for start in (0, 8, 16):
+        number(header.owner[start : start + 8])
+    number(header.mtime, negative=True)
+    device_of(block)
+
+
+def device_of(block: bytes) -> tuple[int, int]:
+    """Major and minor number."""
+    device = block[DEVICE]
+    return number(device[:8]), number(device[8:])
+
+
+def effective_name(header: Header, extension: PaxExtension) -> bytes:
+    """The name that counts: of the sparse file, of the extension header, of prefix and name."""
+    name = text(header.name)
+    if header.magic == POSIX and header.prefix != NO_PREFIX:
+        prefix = text(header.prefix)
+        if not name and extension.path is None:
+            raise ImageRefused(Reason.EMPTY_NAME, "the name is empty, only its prefix is given")
+        name = prefix + b"/" + name
+    hidden = extension.sparse.get(b"name")
+    if hidden is not None:
+        _check_hidden_name(hidden, extension.path)
+        return hidden
+    name = name if extension.path is None else extension.path
+    if not name:
+        raise ImageRefused(Reason.EMPTY_NAME, "the name is empty")
+    return name
+
+
+def effective_kind(header: Header, extension: PaxExtension, name: bytes) -> EntryKind:
+    """The kind that the type says, and every reader understands."""
+    kind = KINDS[header.kind]
+    if kind is not EntryKind.FILE:
+        return kind
+    slash = name.endswith(b"/")
+    if slash and header.kind == b"\0" and extension.path is None:
+        return EntryKind.DIRECTORY  # the old form has no other way to say so
+    if slash or (header.kind == b"\0" and text(header.name).endswith(b"/")):
+        raise ImageRefused(Reason.AMBIGUOUS_TYPE, "the entry is a file by its type and a directory by its name")
+    return kind
+
+
+def effective_target(header: Header, extension: PaxExtension, kind: EntryKind) -> bytes:
+    """The target of a link; nothing else may have one."""
+    linkname = text(header.linkname) if extension.linkpath is None else extension.linkpath
+    if kind in {EntryKind.SYMLINK, EntryKind.HARDLINK}:
+        if not linkname:
+            raise ImageRefused(Reason.EMPTY_LINK, "the link has no target")
+    elif linkname:
+        raise ImageRefused(Reason.LINK_NAME_ON_NONLINK, f"a {kind.name.lower()} has the target {linkname[:80]!r}")
+    return linkname
+
+
+def remarks(header: Header, extension: PaxExtension) -> tuple[tuple[str, str], ...]:
+    """What was left out or overruled."""
+    found: list[tuple[str, str]] = [
+        (Reason.XATTR_STRIPPED, f"{printable(keyword[:80])} is not carried over") for keyword in extension.dropped
+    ]
+    found += [(Reason.PAX_UNKNOWN, f"{printable(keyword[:80])} is unknown") for keyword in extension.unknown]
+    if extension.size is not None and extension.size < IN_HEADER and number(header.size) != extension.size:
+        found.append((Reason.SIZE_OVERRIDDEN, f"{extension.size} bytes instead of {number(header.size)}"))
+    return tuple(found)
+
+
+def long_name(body: bytes) -> bytes:
+    """The name in a GNU extension header."""
+    name = text(body)
+    if not name:
+        raise ImageRefused(Reason.EMPTY_NAME, "a long name is empty")
+    return name
+
+
+def _check_hidden_name(name: bytes, path: bytes | None) -> None:
+    """A sparse file has a made-up name for readers that do not know its form, or its own; anything else is a trick.
+
+    What is in the header alone is cut off where the field ends, and tells nothing.
+    """
+    sparse.check_name(name)
+    if path is not None and path != name and not _is_made_up(path, name):
+        raise ImageRefused(Reason.EXTENSION_CONFLICT, f"a sparse file is named {name[:80]!r} and {path[:80]!r}")
+
+
+def _is_made_up(path: bytes, name: bytes) -> bool:
+    """Is it the name with a directory GNUSparseFile.<number> put in? GNU tar cuts it off like the header's field."""
+    directory, slash, base = name.rpartition(b"/")
+    is_cut = len(path) == NAME_FIELD
+    for start in (directory + slash, b"./"):
+        found = re.fullmatch(re.escape(start) + rb"GNUSparseFile\.[0-9]+(?:/(.*))?", path, re.DOTALL)
+        rest = found and (found[1] or b"")
+        if rest == base or (is_cut and rest is not None and base.startswith(rest)):
+            return True
+        if is_cut and (start + b"GNUSparseFile.").startswith(path):
+            return True
+    return False

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast_images.archive import attributes, linking, names
-from holdfast_images.archive.attributes import LATEST_NS, Remark, by_policy, error, warning
-from holdfast_images.archive.entry import Entry, Finding, Kind, Limits, Policy, Severity
-from holdfast_images.archive.reasons import Reason
-from holdfast_images.archive.seen import Seen, Stamp
+from holdfast_images.archive import entry as names
+from holdfast_images.archive import entry_rules as attributes
+from holdfast_images.archive import entry_rules as linking
+from holdfast_images.archive.entry import ArchiveFinding, ArchiveSeverity, Entry, EntryKind, Limits, Policy, Reason
+from holdfast_images.archive.entry_rules import LATEST_NS, Remark, Seen, Stamp, by_policy, error, warning
 from holdfast_images.errors import ImageRefused
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
-FILE, DIRECTORY = Kind.FILE, Kind.DIRECTORY
+FILE, DIRECTORY = EntryKind.FILE, EntryKind.DIRECTORY
 PARENTS = 1024
 """Directories of which it is remembered how they are spelled: names come directory by directory."""
 NAME_TOLD = 256
@@ -36,7 +36,7 @@ class Verdict(msgspec.Struct, gc=False):
     stamp: Stamp
     """What its header says, as it is remembered."""
     xattrs: tuple[tuple[bytes, bytes], ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ArchiveFinding, ...] = ()
     acceptable: bool = True
     left_out: bool = False
     """Acceptable, but not to be made: a device node that the policy leaves out, a whiteout of nothing."""
@@ -113,9 +113,9 @@ class Judge:
             return Verdict(path, entry.mode, entry.mtime_ns, stamp)
         return self._judge_unusual(entry)
 
-    def finish(self) -> tuple[Finding, ...]:
+    def finish(self) -> tuple[ArchiveFinding, ...]:
         """What can only be said when all entries are known."""
-        findings: list[Finding] = []
+        findings: list[ArchiveFinding] = []
         if not self.entries:
             findings.append(finding_of(error(Reason.EMPTY_ARCHIVE, "there is no entry in it"), b"", None))
         if not self._layer and names.names_an_image(self._kinds):
@@ -145,7 +145,7 @@ class Judge:
         parts = names.components(entry.name)
         path = b"/".join(parts)
         name_remarks = remarks = self._name_remarks(entry, parts, path)
-        if any(remark.severity is Severity.ERROR for remark in remarks):
+        if any(remark.severity is ArchiveSeverity.ERROR for remark in remarks):
             return self._verdict(entry, path, remarks)
         if self._layer and parts and parts[-1].startswith(WHITEOUT):
             return self._judge_whiteout(entry, parts, remarks)
@@ -173,7 +173,7 @@ class Judge:
         problem = names.problem(entry.name, parts, depth=limits.depth, length=limits.name_bytes)
         if problem is not None:
             return [error(*problem)]
-        is_directory = entry.kind is Kind.DIRECTORY
+        is_directory = entry.kind is EntryKind.DIRECTORY
         if not is_directory and (not parts or entry.name.endswith((b"/", b"/."))):
             return [error(Reason.BAD_NAME, f"a {entry.kind.name.lower()} is named like a directory")]
         before = self._kinds.get(path)
@@ -189,7 +189,7 @@ class Judge:
                 # umoci writes such: what it takes away was in a directory that this very layer has replaced.
                 detail = f"{names.printable(through)} is a {kind.name.lower()}"
                 return [by_policy(self._policy, Reason.USELESS_WHITEOUT, detail, instead="left out")]
-            reason = Reason.WRITE_THROUGH_SYMLINK if kind is Kind.SYMLINK else Reason.PARENT_NOT_DIRECTORY
+            reason = Reason.WRITE_THROUGH_SYMLINK if kind is EntryKind.SYMLINK else Reason.PARENT_NOT_DIRECTORY
             return [error(reason, f"{names.printable(through)} is a {kind.name.lower()}")]
         remarks = self._whiteout_remarks(parts)
         if is_directory and path in self._stamps:
@@ -215,7 +215,7 @@ class Judge:
 
     def _judge_whiteout(self, entry: Entry, parts: list[bytes], remarks: list[Remark]) -> Verdict:
         path = b"/".join(parts)
-        if entry.kind is not Kind.FILE or entry.size:
+        if entry.kind is not EntryKind.FILE or entry.size:
             remarks.append(error(Reason.BAD_WHITEOUT, "a whiteout must be an empty file"))
         verdict = self._verdict(entry, path, remarks)
         verdict.left_out = any(remark.reason is Reason.USELESS_WHITEOUT for remark in remarks)
@@ -225,9 +225,9 @@ class Judge:
         return verdict
 
     def _link(self, entry: Entry, path: bytes) -> tuple[bytes, list[Remark]]:
-        if entry.kind is Kind.SYMLINK:
+        if entry.kind is EntryKind.SYMLINK:
             return b"", list(linking.judged_symlink(entry, path, self._seen, self._policy))
-        if entry.kind is Kind.HARDLINK:
+        if entry.kind is EntryKind.HARDLINK:
             link, remark = linking.judged_hardlink(entry, path, self._seen, self._limits, layer=self._layer)
             remarks = ([] if remark is None else [remark]) + linking.judged_first_name(path, link, self._seen)
             if (first := self._stamps.get(link)) is not None:
@@ -265,7 +265,7 @@ class Judge:
             self._kinds[path] = entry.kind
         if self._names > self._names_bytes:
             raise too_many_name_bytes(self._limits)
-        if entry.kind is Kind.SYMLINK:
+        if entry.kind is EntryKind.SYMLINK:
             seen.symlinks[path] = entry.linkname
             if linking.goes_back(entry.linkname):
                 self._winding.append((path, entry.linkname, entry.offset))
@@ -305,7 +305,7 @@ class Judge:
 
     def _verdict(self, entry: Entry, path: bytes, remarks: list[Remark]) -> Verdict:
         findings = tuple(finding_of(remark, entry.name, entry.offset) for remark in remarks)
-        acceptable = all(remark.severity is not Severity.ERROR for remark in remarks)
+        acceptable = all(remark.severity is not ArchiveSeverity.ERROR for remark in remarks)
         return Verdict(path, entry.mode, entry.mtime_ns, stamp_of(entry), findings=findings, acceptable=acceptable)
 
 
@@ -321,9 +321,9 @@ def too_many_name_bytes(limits: Limits) -> ImageRefused:
     )
 
 
-def finding_of(remark: Remark, name: bytes, offset: int | None) -> Finding:
+def finding_of(remark: Remark, name: bytes, offset: int | None) -> ArchiveFinding:
     """A remark about this name, for reports."""
-    return Finding(
+    return ArchiveFinding(
         code=remark.reason,
         severity=remark.severity,
         path=names.printable(name[:NAME_TOLD]),

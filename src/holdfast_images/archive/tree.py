@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import Reason
+from holdfast_images.durable import sync_file_system
 from holdfast_images.errors import ImageRefused
-from holdfast_images.syncing import sync_file_system
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from holdfast_images.catalog.database import CatalogOperations, CatalogSession
-from holdfast_images.catalog.rows import Reservation, Snapshot, UnpackedImage
+from holdfast_images.catalog.tables import CatalogOperations, CatalogSession, Reservation, Snapshot, UnpackedImage
 from holdfast_images.errors import CatalogConflict, ImageError, NoSpace
 
 if TYPE_CHECKING:

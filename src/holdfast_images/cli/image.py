@@ -1,4 +1,4 @@
-"""`holdfast images` and `image …`: images listed; one of them looked at, verified and removed."""
+"""`holdfast snapshot …`: snapshots made and taken out of use."""
 
 from __future__ import annotations
 
@@ -9,15 +9,94 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import Command, Group
-from holdfast.cli.exits import ExitCode
-from holdfast.cli.findings import show_findings
-from holdfast.cli.output import note, print_fields, print_table, show, step_of, time_of
-from holdfast.cli.settings import Settings
+from holdfast.cli.command import Command, ExitCode, Group
+from holdfast.cli.maintenance import show_findings
+from holdfast.cli.output import note, print_fields, print_lines, print_table, show, step_of, time_of
+from holdfast.cli.settings import CommandSettings
 from holdfast_images.cli.progress import watching
 from holdfast_images.cli.session import data_option, opened
-from holdfast_images.errors import UnknownImage
-from holdfast_images.messages import ImageJob, ImageReport, ListedImage
+from holdfast_images.errors import InvalidName, UnknownImage
+from holdfast_images.messages import ActivatedSnapshot, ImageJob, ImageReport, ListedImage
+
+
+@click.group(cls=Group)
+def snapshot() -> None:
+    """Make a snapshot, take one out of use, or bring it back."""
+
+
+@snapshot.command()
+@click.argument("image_id", metavar="IMAGE")
+@click.argument("name")
+@data_option
+@click.pass_obj
+def create(settings: CommandSettings, /, image_id: str, name: str, **flags: Any) -> int:
+    """Make one more snapshot of an image, and print its path.
+
+    One of this name that is there and in use is found, and not made again.
+    """
+    with opened(settings, **flags) as images, watching(settings) as (tell, signals):
+        made = images.snapshot(image_id, name, on_progress=tell, stop=signals)
+    show(settings, made, lambda: print(made.snapshot_path))
+    return ExitCode.OK
+
+
+@snapshot.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every snapshot that is recorded as in use, as after a reboot.")
+@data_option
+@click.pass_obj
+def activate(settings: CommandSettings, /, names: tuple[str, ...], every: bool, **flags: Any) -> int:
+    """Bring snapshots back into use, and print their paths.
+
+    Those that are named, or with --all every one that was in use: thin devices are gone after a reboot, or when
+    somebody has removed them; what was written to them is not. One that was taken out of use on purpose comes back
+    only by its name. Ends with 1 if one could not be brought back; the others are.
+    """
+    if bool(names) == every:
+        raise InvalidName("give the names of snapshots, or --all", hint="see which there are: holdfast snapshots")
+    with opened(settings, **flags) as images, watching(settings) as (tell, signals):
+        done = images.activate(*names, on_progress=tell, stop=signals)
+    data = [
+        {
+            "image_id": each.image_id,
+            "snapshot_name": each.snapshot_name,
+            "snapshot_path": each.snapshot_path,
+            "error": _why_not(each),
+        }
+        for each in done
+    ]
+    show(settings, data, lambda: print_lines(each.snapshot_path for each in done if each.snapshot_path))
+    failed = [each for each in done if each.error is not None]
+    for each in failed:
+        note(settings, f"{each.snapshot_name} is not in use: {_why_not(each)}")
+    return ExitCode.FAILURE if failed else ExitCode.OK
+
+
+def _why_not(activated: ActivatedSnapshot) -> str:
+    error = activated.error
+    if error is None:
+        return ""
+    return f"{error}" + (f" ({error.hint})" if error.hint else "")
+
+
+@snapshot.command()
+@click.argument("name")
+@click.option("--delete", is_flag=True, help="Remove it and what was written to it.")
+@data_option
+@click.pass_obj
+def deactivate(settings: CommandSettings, /, name: str, delete: bool, **flags: Any) -> int:
+    """Take a snapshot out of use; with --delete for good.
+
+    One that is mounted or open stays as it is.
+    """
+    with opened(settings, **flags) as images, watching(settings) as (tell, signals):
+        done = images.deactivate(name, delete=delete, on_progress=tell, stop=signals)
+    show(settings, done, lambda: print(name))
+    note(settings, f"{name} is {'deleted' if delete else 'out of use'}")
+    return ExitCode.OK
+
+
+# --- `holdfast images` and `image …`: images listed; one of them looked at, verified and removed --------
 
 IMAGE_COLUMNS = ("image", "key", "download", "activation", "bytes", "device", "snapshots")
 SNAPSHOT_COLUMNS = ("snapshot", "image", "id", "active", "path")
@@ -33,7 +112,7 @@ image_argument = click.argument("image_id", metavar="IMAGE")
     help="Only images whose download has this status.",
 )
 @click.pass_obj
-def images(settings: Settings, status: str | None) -> None:
+def images(settings: CommandSettings, status: str | None) -> None:
     """List images."""
     with opened(settings) as manager:
         listed = manager.images(status or "")
@@ -44,7 +123,7 @@ def images(settings: Settings, status: str | None) -> None:
 @click.command(cls=Command)
 @click.option("--active", is_flag=True, help="Only those in use.")
 @click.pass_obj
-def snapshots(settings: Settings, active: bool) -> None:
+def snapshots(settings: CommandSettings, active: bool) -> None:
     """List snapshots."""
     with opened(settings) as manager:
         rows = manager.snapshots(active=active)
@@ -60,7 +139,7 @@ def image() -> None:
 @image.command("show")
 @image_argument
 @click.pass_obj
-def show_image(settings: Settings, image_id: str) -> None:
+def show_image(settings: CommandSettings, image_id: str) -> None:
     """Show an image: its file, its device, its snapshots, what was warned of, its last jobs.
 
     Of one that is on its way and not in the catalog yet: its jobs, and how far they are.
@@ -82,7 +161,7 @@ def show_image(settings: Settings, image_id: str) -> None:
 @image.command()
 @click.option("--s3-key", "key", metavar="KEY", required=True, help="As it was recorded: a key, or a URL.")
 @click.pass_obj
-def status(settings: Settings, key: str) -> None:
+def status(settings: CommandSettings, key: str) -> None:
     """Show how far the image of a key is: download, activation, device and snapshots.
 
     A line for each snapshot.
@@ -111,7 +190,7 @@ def status(settings: Settings, key: str) -> None:
 @click.option("--deep", is_flag=True, help="Read the whole file and everything in the device.")
 @data_option
 @click.pass_obj
-def verify(settings: Settings, /, image_id: str, deep: bool, **flags: Any) -> int:
+def verify(settings: CommandSettings, /, image_id: str, deep: bool, **flags: Any) -> int:
     """Check that the file, the device and the snapshots of an image are what is recorded.
 
     Nothing is changed. Ends with 7 if anything was found.
@@ -126,7 +205,7 @@ def verify(settings: Settings, /, image_id: str, deep: bool, **flags: Any) -> in
 @click.option("--force", is_flag=True, help="Remove its snapshots as well.")
 @data_option
 @click.pass_obj
-def remove(settings: Settings, /, image_id: str, force: bool, **flags: Any) -> int:
+def remove(settings: CommandSettings, /, image_id: str, force: bool, **flags: Any) -> int:
     """Remove an image: its device, its file, and with --force its snapshots.
 
     What is mounted or open is not removed. Interrupted or killed, the same command goes on.

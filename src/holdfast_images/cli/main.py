@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.cli import main as engine
-from holdfast.cli.command import Entry
-from holdfast.cli.exits import ExitCode
-from holdfast.cli.extension import Extension
+from holdfast.cli.command import CommandEntry, CommandExtension, ExitCode
 from holdfast_images import errors
 
 ABOUT = """Crash-safe jobs, and container images from a bucket to a snapshot: each once, whatever crashes.
@@ -18,29 +16,41 @@ Data goes to stdout, everything else to stderr. Exit codes are documented in doc
 IMAGES = "Images"
 
 ENTRIES = {
-    "process-image": Entry(
+    "process-image": CommandEntry(
         "holdfast_images.cli.process",
         "process_image",
         "Fetch, check, unpack and snapshot an image, or several at once.",
         IMAGES,
     ),
-    "images": Entry("holdfast_images.cli.image", "images", "List images.", IMAGES),
-    "snapshots": Entry("holdfast_images.cli.image", "snapshots", "List snapshots.", IMAGES),
-    "image": Entry("holdfast_images.cli.image", "image", "Look at one image, verify it, remove it.", IMAGES),
-    "snapshot": Entry(
-        "holdfast_images.cli.snapshot", "snapshot", "Make a snapshot, take one out of use, or bring it back.", IMAGES
+    "images": CommandEntry("holdfast_images.cli.image", "images", "List images.", IMAGES),
+    "snapshots": CommandEntry("holdfast_images.cli.image", "snapshots", "List snapshots.", IMAGES),
+    "image": CommandEntry("holdfast_images.cli.image", "image", "Look at one image, verify it, remove it.", IMAGES),
+    "snapshot": CommandEntry(
+        "holdfast_images.cli.image", "snapshot", "Make a snapshot, take one out of use, or bring it back.", IMAGES
     ),
-    "locks": Entry(
-        "holdfast_images.cli.locks", "locks", "See who works on which image; release a lock that was left.", IMAGES
+    "locks": CommandEntry(
+        "holdfast_images.cli.administration",
+        "locks",
+        "See who works on which image; release a lock that was left.",
+        IMAGES,
     ),
-    "inspect": Entry("holdfast_images.cli.process", "inspect", "Say everything that is wrong with an archive.", IMAGES),
-    "gc": Entry("holdfast_images.cli.maintenance", "gc", "Remove what crashes have left and nobody needs.", IMAGES),
-    "host": Entry(
-        "holdfast_images.cli.host", "host", "See whose files and devices these are, or take them over.", IMAGES
+    "inspect": CommandEntry(
+        "holdfast_images.cli.process", "inspect", "Say everything that is wrong with an archive.", IMAGES
     ),
-    "pool": Entry("holdfast_images.cli.pool", "pool", "Make, watch, extend and check the thin pool.", IMAGES),
-    "verify-system": Entry(
-        "holdfast_images.cli.maintenance", "verify_system", "Check jobs, catalog, files and devices.", IMAGES
+    "gc": CommandEntry(
+        "holdfast_images.cli.administration", "gc", "Remove what crashes have left and nobody needs.", IMAGES
+    ),
+    "host": CommandEntry(
+        "holdfast_images.cli.administration",
+        "host",
+        "See whose files and devices these are, or take them over.",
+        IMAGES,
+    ),
+    "pool": CommandEntry(
+        "holdfast_images.cli.administration", "pool", "Make, watch, extend and check the thin pool.", IMAGES
+    ),
+    "verify-system": CommandEntry(
+        "holdfast_images.cli.administration", "verify_system", "Check jobs, catalog, files and devices.", IMAGES
     ),
 }
 
@@ -60,7 +70,7 @@ KEYS = (
     "device_size read_origins download_timeout extract_timeout"
 )
 
-EXTENSION = Extension(
+EXTENSION = CommandExtension(
     about=ABOUT,
     entries=ENTRIES,
     default_app="holdfast_images.cli.session:image_app",

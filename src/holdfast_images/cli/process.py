@@ -9,13 +9,12 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import Command
-from holdfast.cli.exits import ExitCode, code_of
+from holdfast.cli.command import Command, ExitCode, code_of
 from holdfast.cli.output import note, print_fields, print_table, show, time_of
-from holdfast.cli.settings import Settings
+from holdfast.cli.settings import CommandSettings
 from holdfast_images.cli.session import begin, configure_log, data_option, image_manager
 from holdfast_images.errors import InvalidName
-from holdfast_images.flows.messages import ProcessRequest
+from holdfast_images.flows.schemas import ProcessRequest
 from holdfast_images.manager import ImageManager
 from holdfast_images.messages import Processed
 from holdfast_images.settings import Backend
@@ -59,7 +58,7 @@ SEVERAL_COLUMNS = ("image", "key", "path", "outcome")
 @data_option
 @click.pass_obj
 def process_image(
-    settings: Settings, /, keys: tuple[str, ...], sources: tuple[str, ...], detach: bool, **options: Any
+    settings: CommandSettings, /, keys: tuple[str, ...], sources: tuple[str, ...], detach: bool, **options: Any
 ) -> int:
     """Fetch, check, unpack and snapshot an image, or several at once.
 
@@ -100,14 +99,14 @@ def _requests(
     return [images.request(**name, **asked) for name in named]
 
 
-def _process(settings: Settings, images: ImageManager, request: ProcessRequest) -> Processed:
+def _process(settings: CommandSettings, images: ImageManager, request: ProcessRequest) -> Processed:
     from holdfast_images.cli.progress import watching  # noqa: PLC0415 - a finished image needs nothing of the engine
 
     with watching(settings) as (tell, signals):
         return images.process(request, on_progress=tell, stop=signals)
 
 
-def _show(settings: Settings, processed: Processed) -> int:
+def _show(settings: CommandSettings, processed: Processed) -> int:
     if processed.was_there:
         _tell_done(settings, processed)
     show(settings, processed, lambda: _print(processed))
@@ -115,7 +114,7 @@ def _show(settings: Settings, processed: Processed) -> int:
     return ExitCode.OK
 
 
-def _tell_warnings(settings: Settings, processed: Processed) -> None:
+def _tell_warnings(settings: CommandSettings, processed: Processed) -> None:
     """A line for each kind: of the first, and of how many more there are."""
     by_code: dict[str, list[Any]] = {}
     for each in processed.warnings:
@@ -128,7 +127,7 @@ def _tell_warnings(settings: Settings, processed: Processed) -> None:
         note(settings, "there may be more of them: holdfast inspect tells all")
 
 
-def _submit(settings: Settings, images: ImageManager, requests: Sequence[ProcessRequest]) -> int:
+def _submit(settings: CommandSettings, images: ImageManager, requests: Sequence[ProcessRequest]) -> int:
     submission = images.submit(*requests)
     show(settings, {"jobs": submission.jobs}, lambda: print(*(each.job_id for each in submission.jobs), sep="\n"))
     if not submission.has_worker:
@@ -136,7 +135,7 @@ def _submit(settings: Settings, images: ImageManager, requests: Sequence[Process
     return ExitCode.OK
 
 
-def _process_all(settings: Settings, images: ImageManager, requests: Sequence[ProcessRequest]) -> int:
+def _process_all(settings: CommandSettings, images: ImageManager, requests: Sequence[ProcessRequest]) -> int:
     from holdfast_images.cli.main import CODES  # noqa: PLC0415 - one image needs neither
     from holdfast_images.cli.progress import watching  # noqa: PLC0415 - as above
 
@@ -162,7 +161,7 @@ def _row(answer: Mapping[str, Any]) -> tuple[object, ...]:
     return (answer["image_id"], answer["s3_key"], answer.get("snapshot_path"), error["message"] if error else "done")
 
 
-def _tell_done(settings: Settings, processed: Processed) -> None:
+def _tell_done(settings: CommandSettings, processed: Processed) -> None:
     for name in processed.stages:
         note(settings, f"{name}: already done")
     if processed.asked_at:
@@ -201,7 +200,7 @@ def _print(processed: Processed) -> None:
 @click.option("--source", metavar="URL", help="Instead of a key: s3://bucket/key, https://host/path or file:///path.")
 @click.pass_obj
 def inspect(
-    settings: Settings,
+    settings: CommandSettings,
     /,
     file: str | None,
     key: str | None,

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli.output import cell
-from holdfast.cli.service import StopSignals
-from holdfast.cli.settings import Settings
+from holdfast.cli.settings import CommandSettings
+from holdfast.cli.worker import StopSignals
 from holdfast_images.messages import OnProgress, StageProgress
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Watching(NamedTuple):
 
 
 @contextmanager
-def watching(settings: Settings) -> Iterator[Watching]:
+def watching(settings: CommandSettings) -> Iterator[Watching]:
     """Progress is shown and signals are heard until the end of the block."""
     # As in `holdfast worker`: between threads that take turns, the default of 5 ms would be the latency of each.
     sys.setswitchinterval(SWITCH_INTERVAL)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.settings import Settings
+from holdfast.cli.settings import CommandSettings
 from holdfast_images.errors import CatalogUnavailable, printable
 from holdfast_images.manager import ImageManager
 from holdfast_images.settings import load_settings
 
 if TYPE_CHECKING:
-    from holdfast.cli.opening import App
+    from holdfast.cli.context import App
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,28 +27,28 @@ def data_option(command: F) -> F:
     )
 
 
-def image_manager(settings: Settings, **flags: Any) -> ImageManager:
+def image_manager(settings: CommandSettings, **flags: Any) -> ImageManager:
     """The manager that file, environment and these flags ask for, the flags strongest. Opens nothing."""
     return ImageManager.open(settings.place, load_settings(settings.file, os.environ, flags))
 
 
 @contextmanager
-def opened(settings: Settings, **flags: Any) -> Iterator[ImageManager]:
+def opened(settings: CommandSettings, **flags: Any) -> Iterator[ImageManager]:
     """The same with a log, closed at the end."""
     with image_manager(settings, **flags) as images:
         begin(settings, images)
         yield images
 
 
-def begin(settings: Settings, images: ImageManager) -> None:
+def begin(settings: CommandSettings, images: ImageManager) -> None:
     """Before jobs are submitted or looked at: who does it, and where the log goes. A finished image needs neither."""
     images.actor = settings.actor
     configure_log(settings)
 
 
-def image_app(settings: Settings) -> App:
+def image_app(settings: CommandSettings) -> App:
     """What `holdfast worker` runs if it is not told otherwise. It stays open until the process ends."""
-    from holdfast.cli.opening import App, RowRepair  # noqa: PLC0415 - other commands do without
+    from holdfast.cli.context import App, RowRepair  # noqa: PLC0415 - other commands do without
     from holdfast.errors import StoreUnavailable  # noqa: PLC0415 - as above
 
     images = image_manager(settings)
@@ -66,7 +66,7 @@ def image_app(settings: Settings) -> App:
     return App(list(images.flows), images.queue_limits(), start, images.check, repair)
 
 
-def configure_log(settings: Settings) -> None:
+def configure_log(settings: CommandSettings) -> None:
     """What steps say goes to stderr: as log lines if they are asked for, else the warnings in plain words."""
     import logging  # noqa: PLC0415 - a finished image is found without a word
 

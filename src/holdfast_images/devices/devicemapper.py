@@ -14,15 +14,19 @@ from pathlib import Path
 import msgspec
 
 from holdfast import Finding
-from holdfast_images.devices.commands import CommandFailed, log
-from holdfast_images.devices.comparing import differences, gather_facts
-from holdfast_images.devices.content import Content
-from holdfast_images.devices.crash_points import crash_point
+from holdfast_images.devices.activation import AGAIN, Activation, Content, going_on
+from holdfast_images.devices.block_device import Ext4Superblock, make_ext4, read_superblock, valid_uuid
+from holdfast_images.devices.consistency import differences, gather_facts
 from holdfast_images.devices.dm_control import NODES
-from holdfast_images.devices.ext4 import Superblock, make_ext4, read_superblock, valid_uuid
-from holdfast_images.devices.identity import (
+from holdfast_images.devices.dm_table import CommandFailed, log
+from holdfast_images.devices.lock import crash_point
+from holdfast_images.devices.mounts import MountedRegistry, undo_private
+from holdfast_images.devices.protocol import NO_ID, Device, DeviceKind, Found, Health, PoolHealth, PoolStatus, Usage
+from holdfast_images.devices.record import (
+    MAKING,
     Identity,
     State,
+    checked,
     expected,
     foreign,
     found_of,
@@ -34,14 +38,9 @@ from holdfast_images.devices.identity import (
     refuse_unsealed,
     write_identity,
 )
-from holdfast_images.devices.mount_points import MountedRegistry
-from holdfast_images.devices.mounting import undo_private
-from holdfast_images.devices.protocol import NO_ID, Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
-from holdfast_images.devices.registry import MAKING, checked
-from holdfast_images.devices.showing import AGAIN, Showing, going_on
 from holdfast_images.devices.thin_pool import ThinPool
+from holdfast_images.durable import sync_block_device
 from holdfast_images.errors import DeviceBusy, DeviceLost, NoSpace, PoolUnusable
-from holdfast_images.syncing import sync_block_device
 
 PATIENCE = 5.0
 DEFAULT_SIZE = 10 << 30
@@ -64,7 +63,7 @@ class DeviceMapperDevices:
         self._read_origins = read_origins
         self._patience = patience
         self.records = MountedRegistry(Path(root).absolute() / "devices", patience=patience)
-        self.showing = Showing(pool, home=self.records.home, patience=patience)
+        self.showing = Activation(pool, home=self.records.home, patience=patience)
         self._content = Content(self.records, self.showing)
 
     @classmethod
@@ -94,7 +93,7 @@ class DeviceMapperDevices:
         """By its record and its superblock; a snapshot must be active. `deep`: by the digest of every byte in it."""
         identity = self._expect(device)
         refuse_unsealed(identity)
-        if identity.kind is Kind.SNAPSHOT:
+        if identity.kind is DeviceKind.SNAPSHOT:
             info = self.showing.active(identity)
             if info is None or not self.showing.is_reachable(info):
                 wrong = "is not active" if info is None else f"is active, and {self.path_of(device.name)} is gone"
@@ -106,14 +105,14 @@ class DeviceMapperDevices:
             if not known or self._content.digest(identity) != identity.digest:
                 raise not_as_sealed(identity.name)
 
-    def _superblock(self, identity: Identity) -> Superblock:
+    def _superblock(self, identity: Identity) -> Ext4Superblock:
         """Raises DeviceLost if it is none of its image's."""
         with self.showing.looked_at(identity) as node:
             superblock = read_superblock(node)
         if superblock is not None and superblock.uuid == valid_uuid(identity.uuid):
             return superblock
         found = f"the file system {superblock.uuid}" if superblock is not None else "no ext4"
-        if identity.kind is Kind.SNAPSHOT:
+        if identity.kind is DeviceKind.SNAPSHOT:
             raise overwritten(identity, found)
         raise DeviceLost(f"{identity.name} holds {found}, not {identity.uuid}", hint=AGAIN)
 
@@ -165,7 +164,7 @@ class DeviceMapperDevices:
         if health is Health.HALF_MADE:
             self._remove(device)
         self._refuse_full()
-        identity = identity_of(device, Kind.DEVICE, State.MADE, size=_whole_blocks(device.size or DEFAULT_SIZE))
+        identity = identity_of(device, DeviceKind.DEVICE, State.MADE, size=_whole_blocks(device.size or DEFAULT_SIZE))
         with self._making(identity, "create") as directory:
             write_identity(directory, identity, point="create.identity-written")
             self.records.sync()
@@ -209,7 +208,7 @@ class DeviceMapperDevices:
         if health is Health.HALF_MADE:
             health, there = self._recover(origin, snapshot)
         if there is not None and health is Health.HEALTHY:
-            if (there.kind, there.origin, there.state) != (Kind.SNAPSHOT, origin.id, State.SEALED):
+            if (there.kind, there.origin, there.state) != (DeviceKind.SNAPSHOT, origin.id, State.SEALED):
                 raise foreign(snapshot)
             with self.records.locked(snapshot.name):
                 self.showing.show(there)
@@ -279,7 +278,7 @@ class DeviceMapperDevices:
         if not there or (identity is not None and identity.id != device.id):
             return
         identity = identity or identity_of(
-            device, Kind.DEVICE, State.MADE, size=device.size
+            device, DeviceKind.DEVICE, State.MADE, size=device.size
         )  # its record is unreadable
         with self.records.locked(device.name):
             self.records.unmount(device.name, dead_only=True)
@@ -425,7 +424,7 @@ class DeviceMapperDevices:
         """In the place of a record that cannot be read, by what was reserved: or else its id would stay in the pool."""
         if device.id == NO_ID or self._is_another(device):
             return None
-        identity = identity_of(device, Kind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
+        identity = identity_of(device, DeviceKind.DEVICE, State.MADE, size=device.size or DEFAULT_SIZE)
         write_identity(directory, identity)
         return identity
 
@@ -458,7 +457,9 @@ class DeviceMapperDevices:
 
 
 def _snapshot_of(origin: Identity, snapshot: Device) -> Identity:
-    return identity_of(snapshot, Kind.SNAPSHOT, State.SEALED, size=origin.size, origin=origin.id, digest=origin.digest)
+    return identity_of(
+        snapshot, DeviceKind.SNAPSHOT, State.SEALED, size=origin.size, origin=origin.id, digest=origin.digest
+    )
 
 
 def _whole_blocks(size: int) -> int:

@@ -14,10 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast_images.devices.crash_points import crash_point
-from holdfast_images.devices.identity import (
+from holdfast_images.devices.lock import crash_point, is_locked, open_locked, try_lock
+from holdfast_images.devices.manifest import manifest_of, remove_tree, usage_of
+from holdfast_images.devices.protocol import Device, DeviceKind, Found, Health, PoolHealth, PoolStatus, Usage
+from holdfast_images.devices.record import (
+    MAKING,
     Identity,
+    Registry,
     State,
+    checked,
     expected,
     foreign,
     found_of,
@@ -28,15 +33,9 @@ from holdfast_images.devices.identity import (
     refuse_unsealed,
     write_identity,
 )
-from holdfast_images.devices.locking import is_locked, open_locked, try_lock
-from holdfast_images.devices.manifest import manifest_of, usage_of
-from holdfast_images.devices.protocol import Device, Found, Health, Kind, PoolHealth, PoolStatus, Usage
-from holdfast_images.devices.registry import MAKING, Registry, checked
-from holdfast_images.devices.removing import remove_tree
 from holdfast_images.devices.users import refuse_used
+from holdfast_images.durable import Flusher, sync_file_system
 from holdfast_images.errors import DeviceBusy, NoSpace
-from holdfast_images.flushing import Flusher
-from holdfast_images.syncing import sync_file_system
 
 if TYPE_CHECKING:
     from holdfast import Finding
@@ -180,7 +179,7 @@ class DirectoryDevices:
         with self._making(device.name) as directory:
             crash_point("create.temporary-made")
             os.mkdir(CONTENT, 0o755, dir_fd=directory)
-            identity = identity_of(device, Kind.DEVICE, State.MADE, size=device.size)
+            identity = identity_of(device, DeviceKind.DEVICE, State.MADE, size=device.size)
             write_identity(directory, identity, point="create.identity-written")
             os.fsync(directory)
             self._records.reveal(device.name)
@@ -208,13 +207,13 @@ class DirectoryDevices:
 
     def snapshot(self, origin: Device, snapshot: Device) -> None:
         """Copied under a hidden name, synced, recorded as sealed, and renamed."""
-        from holdfast_images.devices.copying import copy_tree  # noqa: PLC0415 - who only looks at devices copies nothing
+        from holdfast_images.devices.copy_tree import copy_tree  # noqa: PLC0415 - who only looks at devices copies nothing
 
         health, there = self._look(snapshot)
         if health is Health.HALF_MADE:
             health, there = self._recover(origin, snapshot)
         if there is not None and health is Health.HEALTHY:
-            if (there.kind, there.origin, there.state) == (Kind.SNAPSHOT, origin.id, State.SEALED):
+            if (there.kind, there.origin, there.state) == (DeviceKind.SNAPSHOT, origin.id, State.SEALED):
                 return
             raise foreign(snapshot)
         self._make_room(snapshot, health)
@@ -232,7 +231,7 @@ class DirectoryDevices:
             crash_point("snapshot.copied")
             sync_file_system(directory)
             made = identity_of(
-                snapshot, Kind.SNAPSHOT, State.SEALED, size=snapshot.size, origin=origin.id, digest=digest
+                snapshot, DeviceKind.SNAPSHOT, State.SEALED, size=snapshot.size, origin=origin.id, digest=digest
             )
             write_identity(directory, made, point="snapshot.identity-written")
             os.fsync(directory)
@@ -248,7 +247,12 @@ class DirectoryDevices:
         with self._records.locked(snapshot.name) as directory:
             if read_identity(directory) is None and _is_directory(self.path_of(snapshot.name)):
                 made = identity_of(
-                    snapshot, Kind.SNAPSHOT, State.SEALED, size=snapshot.size, origin=origin.id, digest=sealed.digest
+                    snapshot,
+                    DeviceKind.SNAPSHOT,
+                    State.SEALED,
+                    size=snapshot.size,
+                    origin=origin.id,
+                    digest=sealed.digest,
                 )
                 write_identity(directory, made)
         return self._look(snapshot)

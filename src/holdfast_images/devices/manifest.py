@@ -1,23 +1,237 @@
-"""What a tree is: one digest of everything in it.
-
-Names, kinds, modes, owners, sizes, times, link targets, the content of files with their holes, extended attributes,
-access control lists, flags, and which names are those of one file.
-"""
+"""What a file is, byte for byte: its content with its holes, its extended attributes and its flags."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import mmap
 import os
 import stat
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 
 import msgspec
 
-from holdfast_images.devices.file_digest import FileReader, attributes_of
-from holdfast_images.devices.locking import DIRECTORY
+from holdfast_images.devices.lock import DIRECTORY, crash_point
 from holdfast_images.devices.protocol import Usage
-from holdfast_images.devices.removing import change_mode
+from holdfast_images.errors import DeviceBusy
+
+SMALL = 1 << 20
+GET_FLAGS = 0x80086601
+SET_FLAGS = 0x40086602
+IMMUTABLE, APPEND_ONLY = 0x10, 0x20
+FLAGS = 0x8 | IMMUTABLE | APPEND_ONLY | 0x40 | 0x80 | 0x10000 | 0x100000 | 0x40000000
+"""Synchronous, immutable, append-only, no dump, no atime, synchronous directory, verity, case-folding. The others are
+the file system's own affair: how it lays a file out, or that a directory has grown an index."""
+LABELS = frozenset({"security.selinux", "security.ima", "security.evm"})
+"""Put on files by the host's security modules, by their own rules: they are not the image's."""
+_CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS}
+_PIECE = struct.Struct("=QQ")
+
+
+def pieces(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """(start, end) of what lies between the holes of a file."""
+    position = 0
+    while position < size:
+        try:
+            start = os.lseek(file, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            if error.errno not in _CANNOT:
+                raise
+            yield position, size
+            return
+        if start >= size:
+            return
+        position = min(os.lseek(file, start, os.SEEK_HOLE), size)
+        yield start, position
+
+
+class FileReader:
+    """Reads files through, one at a time; what it has read may be taken on the way."""
+
+    def __init__(self) -> None:
+        self._buffer: memoryview | None = None
+
+    def digest(self, file: int, size: int, take: Callable[[bytes | memoryview, int], None] | None = None) -> bytes:
+        """Of the content, holes and all. `take` gets what was read and where, before the next is read.
+
+        Raises DeviceBusy if the file becomes shorter meanwhile.
+        """
+        if not size:
+            return b""
+        hashed = sha256()
+        for start, end in pieces(file, size):
+            hashed.update(_PIECE.pack(start, end))
+            at = start
+            while at < end:
+                read = self._read(file, at, end)
+                if not read:
+                    raise DeviceBusy("a file became shorter while it was read", hint="it will be tried again")
+                hashed.update(read)
+                if take is not None:
+                    take(read, at)
+                at += len(read)
+        return hashed.digest()
+
+    def _read(self, file: int, start: int, end: int) -> bytes | memoryview:
+        if end - start <= SMALL:
+            return os.pread(file, end - start, start)
+        if self._buffer is None:
+            # Page-aligned and used again: into fresh memory the same reads take twice as long.
+            self._buffer = memoryview(mmap.mmap(-1, SMALL))
+        return self._buffer[: os.preadv(file, [self._buffer[: min(SMALL, end - start)]], start)]
+
+
+def attributes_of(file: int | str) -> bytes:
+    """Extended attributes, access control lists among them, and flags; by descriptor, or a path that is not followed.
+
+    What has no descriptor, a symlink or a special file, has no flags.
+    """
+    follow = isinstance(file, int)
+    found = bytearray()
+    for name in sorted(os.listxattr(file, follow_symlinks=follow)):
+        if name not in LABELS:
+            raw, value = os.fsencode(name), os.getxattr(file, name, follow_symlinks=follow)
+            found += b"%d %s%d %s" % (len(raw), raw, len(value), value)
+    if isinstance(file, int) and (flags := flags_of(file) & FLAGS):
+        found += b"flags %d" % flags
+    return bytes(found)
+
+
+def flags_of(file: int) -> int:
+    """As lsattr shows them; none where the file system has none."""
+    try:
+        return int.from_bytes(fcntl.ioctl(file, GET_FLAGS, bytes(8))[:4], "little")
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        return 0
+
+
+def clear_flags(file: int) -> bool:
+    """Let it be changed and removed again; False if nothing kept it from that, or it cannot be."""
+    flags = flags_of(file)
+    if not flags & (IMMUTABLE | APPEND_ONLY):
+        return False
+    try:
+        fcntl.ioctl(file, SET_FLAGS, (flags & ~(IMMUTABLE | APPEND_ONLY)).to_bytes(8, "little"))
+    except OSError:
+        return False
+    return True
+
+
+# --- Removal of a tree that anybody may have filled: by descriptors, through no symlink, over no mount ---
+
+DEEPEST = 64
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Remove a directory and everything in it. Crash: less is left of it; to be repeated.
+
+    However deep it is: what is deeper than so many levels is moved up first, so few descriptors are open at once.
+    """
+    _allow(parent, name)
+    top = os.open(name, DIRECTORY, dir_fd=parent)
+    try:
+        clear_flags(top)
+        device = os.fstat(top).st_dev
+        moved = 0
+        while True:
+            remover = _Remover(top, device, moved)
+            remover.empty(top, 0)
+            if remover.moved == moved:
+                break
+            moved = remover.moved
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=parent)
+
+
+class _Remover:
+    def __init__(self, top: int, device: int, moved: int) -> None:
+        self._top = top
+        self._device = device
+        self.moved = moved
+
+    def empty(self, directory: int, depth: int) -> None:
+        # The names first: a directory that changes while it is read may leave some out.
+        with os.scandir(directory) as entries:
+            names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for name, is_directory in names:
+            if not is_directory:
+                _unlink(directory, name)
+            elif depth == DEEPEST:
+                self._move_up(directory, name)
+            else:
+                self._remove(directory, name, depth)
+
+    def _remove(self, parent: int, name: str, depth: int) -> None:
+        _allow(parent, name)
+        directory = os.open(name, DIRECTORY, dir_fd=parent)
+        try:
+            if os.fstat(directory).st_dev != self._device:
+                raise DeviceBusy(f"something is mounted on {name}", hint="unmount it; what it holds was not touched")
+            clear_flags(directory)
+            self.empty(directory, depth + 1)
+        finally:
+            os.close(directory)
+        os.rmdir(name, dir_fd=parent)
+        crash_point("delete.half-removed")
+
+    def _move_up(self, parent: int, name: str) -> None:
+        _allow(parent, name)
+        while True:
+            self.moved += 1
+            try:
+                os.rename(name, f".deep-{self.moved}", src_dir_fd=parent, dst_dir_fd=self._top)
+            except OSError as error:
+                # The name is taken: by a file, or by a directory with something in it.
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise
+            else:
+                return
+
+
+def _unlink(directory: int, name: str) -> None:
+    """Also what somebody has made immutable (chattr +i)."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except PermissionError:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if not clear_flags(file):
+                raise
+        finally:
+            os.close(file)
+        os.unlink(name, dir_fd=directory)
+
+
+def _allow(parent: int, name: str) -> None:
+    """Give ourselves the right to empty a directory that forbids it; root needs none."""
+    if os.geteuid() == 0:
+        return
+    there = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISDIR(there.st_mode) and there.st_mode & 0o700 != 0o700:
+        change_mode(parent, name, 0o700)
+
+
+def change_mode(parent: int, name: str, mode: int) -> None:
+    """chmod of a name that may be unreadable, and is never followed if it is a symlink."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", mode)
+    finally:
+        os.close(descriptor)
+
+
+# --- What a tree is: one digest of everything in it -----------------------------------------------------
+#
+# Names, kinds, modes, owners, sizes, times, link targets, the content of files with their holes, extended attributes,
+# access control lists, flags, and which names are those of one file.
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -46,7 +260,7 @@ class Tally(msgspec.Struct):
         return Usage(files=self.files, apparent_bytes=self.apparent_bytes, used_bytes=self.used_bytes)
 
 
-class Manifest:
+class ContentManifest:
     """The digest of a tree, entry by entry, in the order of `entries_of`, a directory before what is in it."""
 
     def __init__(self) -> None:
@@ -178,7 +392,7 @@ def searchable(parent: int, name: str, there: os.stat_result) -> Iterator[int]:
 
 class _Walk:
     def __init__(self) -> None:
-        self.manifest = Manifest()
+        self.manifest = ContentManifest()
         self._reader = FileReader()
 
     def directory(self, parent: int, name: str, there: os.stat_result, path: bytes) -> None:

@@ -50,7 +50,7 @@ class Health(StrEnum):
     """It holds something else: never to be touched, another id is to be reserved."""
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     """A device, or a snapshot of one."""
 
     DEVICE = "device"
@@ -66,7 +66,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     id: int | None = None
     """None where it cannot be read."""
     uuid: str | None = None
-    kind: Kind | None = None
+    kind: DeviceKind | None = None
     origin: int | None = None
     """The id that a snapshot was taken of."""
     size: int = 0

@@ -15,9 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast_images.devices import loops
-from holdfast_images.devices.commands import log, run
-from holdfast_images.devices.disks import disk_at
+from holdfast_images.devices import block_device as loops
+from holdfast_images.devices.block_device import disk_at
 from holdfast_images.devices.dm_control import DeviceMapper, MapperError, patiently
 from holdfast_images.devices.dm_table import (
     MOST_METADATA,
@@ -26,25 +25,36 @@ from holdfast_images.devices.dm_table import (
     Target,
     ThinPoolStatus,
     ThinPoolTable,
+    log,
     parse_thin_pool_status,
     parse_thin_pool_table,
+    run,
     shown_thin,
     thin_pool_target,
     thin_target,
     valid_thin_id,
 )
-from holdfast_images.devices.pool_files import WrongFile, grow_files, refuse_cut_off, wrong_files
-from holdfast_images.devices.pool_health import METADATA_BLOCK, blocks_of, judge_pool, lacks_metadata, unusable
-from holdfast_images.devices.pool_making import is_begun, new_record, refuse_used
+from holdfast_images.devices.lock import this_process
 from holdfast_images.devices.pool_record import (
+    METADATA_BLOCK,
     PoolRecord,
+    WrongFile,
     alone,
+    blocks_of,
+    grow_files,
+    is_begun,
+    judge_pool,
+    lacks_metadata,
+    new_record,
     read_record,
     read_superblock,
+    refuse_cut_off,
+    refuse_used,
+    unusable,
     wipe_superblock,
     write_record,
+    wrong_files,
 )
-from holdfast_images.devices.process_marks import this_process
 from holdfast_images.devices.protocol import PoolStatus
 from holdfast_images.errors import DeviceBusy, ImageError, InvalidName, NoSpace, PoolUnusable
 
@@ -395,7 +405,7 @@ class ThinPool:
             return unusable(self.record.name, status)
         return error
 
-    # --- upkeep ---
+    # --- maintenance ---
 
     def extend(self, size: int | None = None) -> PoolStatus:
         """Give it more room, while it is used: files grow to `size`, of block devices one must have grown by itself.

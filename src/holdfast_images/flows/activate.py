@@ -18,12 +18,12 @@ from functools import partial
 from holdfast import Flow, Handoff, Run, Transaction
 from holdfast_images.devices.protocol import Device, Health
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError, InvalidName, NotAsSealed
-from holdfast_images.flows import retries
-from holdfast_images.flows.finished import is_active, look_for_snapshot, origin_of_snapshots, snapshot_response
-from holdfast_images.flows.messages import ActivateRequest, ActivateResponse, snapshot_name_of
-from holdfast_images.flows.replacement import remove_replaced
-from holdfast_images.flows.steering import aborting, going_back, locked_in, release_unused, wait_for_image
-from holdfast_images.flows.workshop import Workshop, device_of
+from holdfast_images.flows import steps as retries
+from holdfast_images.flows.context import FlowContext, device_of
+from holdfast_images.flows.download import remove_replaced
+from holdfast_images.flows.existing import is_active, look_for_snapshot, origin_of_snapshots, snapshot_response
+from holdfast_images.flows.schemas import ActivateRequest, ActivateResponse, snapshot_name_of
+from holdfast_images.flows.steps import aborting, going_back, locked_in, release_unused, wait_for_image
 from holdfast_images.model import snapshot_id_candidates
 
 ActivateRun = Run[ActivateRequest, ActivateResponse]
@@ -32,7 +32,7 @@ COLLISIONS = 3
 """So many ids may be found to hold something else before it is given up."""
 
 
-def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
+def activate_flow(shop: FlowContext) -> Flow[ActivateRequest, ActivateResponse]:
     """The flow, done with the parts of this workshop."""
     return (
         Flow(
@@ -47,7 +47,7 @@ def activate_flow(shop: Workshop) -> Flow[ActivateRequest, ActivateResponse]:
     )
 
 
-def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
+def check_snapshot(shop: FlowContext, run: ActivateRun) -> None:
     """Hand off if the snapshot is there, in use and taken of this device.
 
     A row without its device stays as it is: somebody wants the snapshot. If it cannot be made now, `verify-system` goes
@@ -74,7 +74,7 @@ def check_snapshot(shop: Workshop, run: ActivateRun) -> None:
         run.log.warning("snapshot %s will be made again: %s", row.snapshot_name, lost)
 
 
-def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
+def create_snapshot(shop: FlowContext, run: ActivateRun) -> ActivateResponse:
     """A snapshot of the sealed device, under an id that is reserved first."""
     request, name = run.request, snapshot_name_of(run.request)
     origin = _origin(shop, request)
@@ -99,7 +99,7 @@ def create_snapshot(shop: Workshop, run: ActivateRun) -> ActivateResponse:
 
 
 @contextmanager
-def _disbelieving(shop: Workshop, request: ActivateRequest) -> Iterator[None]:
+def _disbelieving(shop: FlowContext, request: ActivateRequest) -> Iterator[None]:
     """A device that was found to be changed is not believed any more: whoever processes the image unpacks it anew."""
     try:
         yield
@@ -108,7 +108,7 @@ def _disbelieving(shop: Workshop, request: ActivateRequest) -> Iterator[None]:
         raise NotAsSealed(str(error), hint="process the image again: it will be unpacked anew") from error
 
 
-def register(shop: Workshop, run: ActivateRun, tx: Transaction) -> ActivateResponse:
+def register(shop: FlowContext, run: ActivateRun, tx: Transaction) -> ActivateResponse:
     """Record the snapshot, and its image as active, unless somebody unpacks or removes the image."""
     request, response = run.request, run.response
     # Many snapshots of an image may be made at once, so its lock is held no longer than the row needs.
@@ -129,7 +129,7 @@ def register(shop: Workshop, run: ActivateRun, tx: Transaction) -> ActivateRespo
     return response
 
 
-def remove_unrecorded(shop: Workshop, run: ActivateRun) -> None:
+def remove_unrecorded(shop: FlowContext, run: ActivateRun) -> None:
     """After a failure: no snapshot stays that no row knows. What cannot be removed now is left to gc."""
     request, response = run.request, run.response
     row = shop.catalog.check_snapshot_exists(request.image_id, snapshot_name_of(request))
@@ -149,7 +149,7 @@ def remove_unrecorded(shop: Workshop, run: ActivateRun) -> None:
         shop.catalog.update_image_activation_status(request.image_id, "failed")
 
 
-def _origin(shop: Workshop, request: ActivateRequest) -> Device:
+def _origin(shop: FlowContext, request: ActivateRequest) -> Device:
     """The sealed device of the image, by what the catalog and the backend say of it."""
     row = shop.catalog.get_unpacked_image_by_device_id(request.device_id)
     if row is None or row.image_id != request.image_id or not row.layout_verified:
@@ -162,7 +162,7 @@ def _origin(shop: Workshop, request: ActivateRequest) -> Device:
     return origin
 
 
-def _made(shop: Workshop, run: ActivateRun) -> Device:
+def _made(shop: FlowContext, run: ActivateRun) -> Device:
     response = run.response
     origin = _origin(shop, run.request)
     return device_of(response.snapshot_id, response.snapshot_name, origin.uuid, origin.size)

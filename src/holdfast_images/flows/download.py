@@ -1,13 +1,7 @@
-"""download-image: check-exists → download → validate → store-metadata.
+"""New content of an image in the place of the old: when it cannot be, what it leaves, and what is left of the old.
 
-| killed in | leaves | the next execution |
-|---|---|---|
-| check-exists | nothing, or the image's lock | asks again, and finds the lock to be its own |
-| download | a hidden partial file | goes on behind the bytes that are there, if the object is the same |
-| validate | the file | judges it again |
-| store-metadata | the file, and the row or no row | writes the row, once |
-
-New content of an image is fetched to a file beside the old one, and all of it that is left by a kill is that file.
+File, row and device change in the transaction of update-db. Before it the new ones lie beside the old, after it the
+old ones are left over: each is known by its name or its reserved id, and is removed here or by gc.
 """
 
 from __future__ import annotations
@@ -21,41 +15,126 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from holdfast import Flow, Handoff, Rewind, Run, StepTimeout, Transaction
-from holdfast_images.archive.entry import Report, Severity
-from holdfast_images.catalog.rows import Verification
-from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageRefused
-from holdfast_images.flows import retries
-from holdfast_images.flows.finished import (
+from holdfast_images.archive.entry import ArchiveSeverity, InspectionReport
+from holdfast_images.catalog.devices import REPLACED
+from holdfast_images.catalog.tables import Image, Reservation, Verification
+from holdfast_images.durable import sync_directory
+from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageError, ImageRefused
+from holdfast_images.flows import steps as retries
+from holdfast_images.flows.context import FlowContext, device_of
+from holdfast_images.flows.existing import (
     Recorded,
     file_response,
     find_refusal,
     is_as_recorded,
     is_content_of,
+    keys_of,
     look_for_file,
     take_verdict,
 )
-from holdfast_images.flows.messages import DownloadRequest, DownloadResponse
-from holdfast_images.flows.objects import keys_of
-from holdfast_images.flows.replacement import refuse_update
-from holdfast_images.flows.steering import aborting, holds_image, lock_image, owner_of, unlock_image
-from holdfast_images.flows.time_limit import OutOfTime, TimeLimit
-from holdfast_images.flows.warned import most_telling, warnings_of_unpacking
-from holdfast_images.flows.workshop import Workshop
-from holdfast_images.model import file_name, incoming_name
-from holdfast_images.source.fetching import fetch
-from holdfast_images.source.hashing import fingerprint_of, hash_file
-from holdfast_images.source.locations import full_name
-from holdfast_images.source.partial import partials_of, remove_partials
-from holdfast_images.syncing import sync_directory
+from holdfast_images.flows.schemas import DownloadRequest, DownloadResponse
+from holdfast_images.flows.steps import (
+    OutOfTime,
+    TimeLimit,
+    aborting,
+    holds_image,
+    lock_image,
+    most_telling,
+    owner_of,
+    unlock_image,
+    warnings_of_unpacking,
+)
+from holdfast_images.model import device_name, file_name, incoming_name
+from holdfast_images.source.fetch import fetch
+from holdfast_images.source.location import full_name
+from holdfast_images.source.partial import fingerprint_of, hash_file, partials_of, remove_partials
+
+
+def refuse_update(shop: FlowContext, image: Image, checksum: str) -> None:
+    """Raise CatalogConflict if the image cannot have other content: snapshots of what it has are recorded."""
+    names = [row.snapshot_name for row in shop.catalog.get_snapshots_by_image_id(image.image_id)]
+    if names:
+        raise CatalogConflict(
+            f"image {image.image_id} stays as it is: there are snapshots of its content {(image.checksum or '')[:12]}, "
+            f"and {checksum[:12]} is other content: {', '.join(names)}",
+            hint="process it under another --image-id, or remove the snapshots first: "
+            f"holdfast snapshot deactivate {names[0]} --delete",
+        )
+
+
+def discard_update(shop: FlowContext, image_id: str, checksum: str) -> None:
+    """New content that will not come into use: its file and its row go, and the image stays what it is."""
+    staged = shop.catalog.get_update(image_id)
+    if staged is not None and staged.checksum == checksum:
+        shop.file_of(image_id, checksum).unlink(missing_ok=True)
+        shop.catalog.drop_update(image_id, checksum)
+
+
+def remove_replaced(shop: FlowContext, run: Run[Any, Any], image_id: str) -> None:
+    """Remove the files and devices whose place others have taken. What is in use is left to gc."""
+    if not reserved_devices(shop, image_id, REPLACED):
+        return
+    lock_image(shop, run, image_id)
+    try:
+        with run.effect("remove-replaced"):
+            for path in _replaced_files(shop, image_id):
+                path.unlink(missing_ok=True)
+            for reservation in reserved_devices(shop, image_id, REPLACED):
+                delete_device(shop, reservation.device_id)
+                shop.catalog.release_reservation(image_id, reservation.device_id)
+    except (ImageError, OSError) as error:
+        run.log.warning("the former content of image %s could not be removed, gc will: %s", image_id, error)
+    finally:
+        unlock_image(shop, run, image_id)
+
+
+def reserved_devices(shop: FlowContext, image_id: str, prefix: str = "/") -> list[Reservation]:
+    """The ids of devices that lie beside an image's own: those that are to replace one, those that were replaced."""
+    rows = shop.catalog.list_reservations()
+    return [row for row in rows if row.image_id == image_id and row.snapshot_name.startswith(prefix)]
+
+
+def delete_device(shop: FlowContext, device_id: int) -> None:
+    """Delete the image's device with this id, whatever content it holds; nothing happens if there is none."""
+    name = device_name(device_id)
+    found = shop.devices.look(name)
+    if found is None or found.id not in (None, device_id):
+        return
+    device = device_of(str(device_id), name, found.uuid or "", found.size)
+    shop.devices.unmount(device)
+    shop.devices.deactivate(device)
+    shop.devices.delete(device)
+
+
+def _replaced_files(shop: FlowContext, image_id: str) -> list[Path]:
+    image = shop.catalog.get_image_by_id(image_id)
+    if image is None or image.download_status != "completed":
+        return []
+    staged = shop.catalog.get_update(image_id)
+    kept = [shop.recorded_file(image), *([shop.file_of(image_id, staged.checksum)] if staged else [])]
+    return [path for path in shop.files_of(image_id) if path not in kept]
+
+
+# --- download-image: check-exists → download → validate → store-metadata --------------------------------
+#
+# | killed in | leaves | the next execution |
+# |---|---|---|
+# | check-exists | nothing, or the image's lock | asks again, and finds the lock to be its own |
+# | download | a hidden partial file | goes on behind the bytes that are there, if the object is the same |
+# | validate | the file | judges it again |
+# | store-metadata | the file, and the row or no row | writes the row, once |
+#
+# New content of an image is fetched to a file beside the old one, and all of it that is left by a kill is that file.
 
 DownloadRun = Run[DownloadRequest, DownloadResponse]
 
 
-def download_flow(shop: Workshop) -> Flow[DownloadRequest, DownloadResponse]:
+def download_flow(shop: FlowContext) -> Flow[DownloadRequest, DownloadResponse]:
     """The flow, done with the parts of this workshop."""
     return (
         Flow(
@@ -77,7 +156,7 @@ def download_flow(shop: Workshop) -> Flow[DownloadRequest, DownloadResponse]:
     )
 
 
-def check_exists(shop: Workshop, run: DownloadRun) -> DownloadResponse:
+def check_exists(shop: FlowContext, run: DownloadRun) -> DownloadResponse:
     """Hand off if the file is there and still what was verified; else nobody else downloads it from here on."""
     found, is_done = _look(shop, run)
     if not is_done:
@@ -91,7 +170,7 @@ def check_exists(shop: Workshop, run: DownloadRun) -> DownloadResponse:
     return found
 
 
-def _look(shop: Workshop, run: DownloadRun) -> tuple[DownloadResponse, bool]:
+def _look(shop: FlowContext, run: DownloadRun) -> tuple[DownloadResponse, bool]:
     """The recorded file if it can be used, and whether it was judged by rules as strict as those asked for."""
     request = run.request
     recorded = look_for_file(shop, request)
@@ -113,7 +192,7 @@ def _asks_source(request: DownloadRequest, recorded: Recorded) -> bool:
     return request.judging.refresh or request.judging.verify or recorded.is_elsewhere
 
 
-def _verified_file(shop: Workshop, run: DownloadRun, recorded: Recorded) -> DownloadResponse | None:
+def _verified_file(shop: FlowContext, run: DownloadRun, recorded: Recorded) -> DownloadResponse | None:
     """The recorded file, if it is there and its content the recorded one. Reads it only if something has changed."""
     request, image, known = run.request, recorded.image, recorded.known
     path = shop.recorded_file(image)
@@ -140,7 +219,7 @@ class _Unchanged(Exception):
     """The source has what was verified."""
 
 
-def download(shop: Workshop, run: DownloadRun) -> DownloadResponse:
+def download(shop: FlowContext, run: DownloadRun) -> DownloadResponse:
     """Bring the object to its file, whole or not at all; new content of an image lies beside the old."""
     request = run.request
     recorded = look_for_file(shop, request)
@@ -189,13 +268,13 @@ def download(shop: Workshop, run: DownloadRun) -> DownloadResponse:
     )
 
 
-def _look_at_head(shop: Workshop, run: DownloadRun, known: Verification | None, etag: str | None) -> None:
+def _look_at_head(shop: FlowContext, run: DownloadRun, known: Verification | None, etag: str | None) -> None:
     if known is not None and etag is not None and etag == known.etag:
         raise _Unchanged
     _refuse_again(shop, run, etag)
 
 
-def _unchanged(shop: Workshop, run: DownloadRun, known: Verification) -> DownloadResponse:
+def _unchanged(shop: FlowContext, run: DownloadRun, known: Verification) -> DownloadResponse:
     """The source has what is recorded: nothing was fetched, and nothing is to be done but to judge it, if at all."""
     request, response = run.request, run.response
     shop.catalog.note_source(request.image_id, origin=full_name(request.location), etag=known.etag)
@@ -206,7 +285,7 @@ def _unchanged(shop: Workshop, run: DownloadRun, known: Verification) -> Downloa
     return response
 
 
-def _placed(shop: Workshop, run: DownloadRun, recorded: Recorded, checksum: str) -> Path:
+def _placed(shop: FlowContext, run: DownloadRun, recorded: Recorded, checksum: str) -> Path:
     """Where the fetched content of a recorded image belongs: in its file, or beside it if it is other content.
 
     Crash: under its name, or as a leftover that the next download replaces.
@@ -241,7 +320,7 @@ def _refuse_other_store(run: DownloadRun, recorded: Recorded) -> None:
         )
 
 
-def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None = None, *, checksum: str | None = None) -> None:
+def _refuse_again(shop: FlowContext, run: DownloadRun, etag: str | None = None, *, checksum: str | None = None) -> None:
     """The very content that was refused before is refused without being read again."""
     request = run.request
     if (etag is None and checksum is None) or request.judging.verify:
@@ -249,14 +328,14 @@ def _refuse_again(shop: Workshop, run: DownloadRun, etag: str | None = None, *, 
     refused = find_refusal(shop, request, etag=etag, checksum=checksum)
     if refused is None:
         return
-    from holdfast_images.archive.reasons import BY_LIMITS  # noqa: PLC0415 - a finished image was not refused
+    from holdfast_images.archive.entry import BY_LIMITS  # noqa: PLC0415 - a finished image was not refused
 
     # The limits may have been raised since.
     if refused.code not in BY_LIMITS:
         raise refused
 
 
-def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
+def validate(shop: FlowContext, run: DownloadRun) -> DownloadResponse:
     """The bytes on disk are those that were fetched, and may be unpacked; a refused file is removed."""
     response, judging = run.response, run.request.judging
     path = shop.file_of(run.request.image_id, response.checksum)
@@ -264,7 +343,7 @@ def validate(shop: Workshop, run: DownloadRun) -> DownloadResponse:
         fingerprint = fingerprint_of(path)
     except FileNotFoundError as error:
         raise Rewind("download", f"{path.name} is gone") from error
-    from holdfast_images.archive.running import inspect_image  # noqa: PLC0415 - a finished image is not read
+    from holdfast_images.archive.sandbox import inspect_image  # noqa: PLC0415 - a finished image is not read
 
     # What was found and not fetched has been read already, if there was reason to.
     must_hash = response.downloaded or fingerprint != response.fingerprint
@@ -308,7 +387,7 @@ def _hashing(path: Path) -> Iterator[Callable[[], str]]:
             stopped.set()
 
 
-def _discard_changed(shop: Workshop, run: DownloadRun, path: Path, checksum: str) -> None:
+def _discard_changed(shop: FlowContext, run: DownloadRun, path: Path, checksum: str) -> None:
     request, response = run.request, run.response
     with run.effect("remove-changed"):
         path.unlink(missing_ok=True)
@@ -320,10 +399,10 @@ def _discard_changed(shop: Workshop, run: DownloadRun, path: Path, checksum: str
     )
 
 
-def _refuse(shop: Workshop, run: DownloadRun, report: Report) -> None:
+def _refuse(shop: FlowContext, run: DownloadRun, report: InspectionReport) -> None:
     request, response = run.request, run.response
-    first = next(finding for finding in report.findings if finding.severity is Severity.ERROR)
-    errors = sum(finding.severity is Severity.ERROR for finding in report.findings)
+    first = next(finding for finding in report.findings if finding.severity is ArchiveSeverity.ERROR)
+    errors = sum(finding.severity is ArchiveSeverity.ERROR for finding in report.findings)
     where = shlex.quote(str(request.location))
     hint = f"see everything that is wrong with it: holdfast inspect {where} --policy {request.judging.policy}"
     refused = ImageRefused(first.code, first.detail, entry=first.path, offset=first.offset, hint=hint)
@@ -346,7 +425,7 @@ def _refuse(shop: Workshop, run: DownloadRun, report: Report) -> None:
     raise refused
 
 
-def store_metadata(shop: Workshop, run: DownloadRun, tx: Transaction) -> DownloadResponse:
+def store_metadata(shop: FlowContext, run: DownloadRun, tx: Transaction) -> DownloadResponse:
     """Record the verified file, if it is still the one that was verified, and let go of the image.
 
     New content of an image that has a device is recorded beside the old: its row changes with its device.
@@ -384,7 +463,7 @@ def store_metadata(shop: Workshop, run: DownloadRun, tx: Transaction) -> Downloa
     return response
 
 
-def remove_unrecorded(shop: Workshop, run: DownloadRun) -> None:
+def remove_unrecorded(shop: FlowContext, run: DownloadRun) -> None:
     """After a failure: no partial file stays, no file that no row knows, and no lock."""
     request = run.request
     if not holds_image(shop, run, request.image_id):

@@ -1,18 +1,9 @@
-"""unpack-image: check-unpacked → create-device → extract-layers → verify-layout → update-db.
-
-| killed in | leaves | the next execution |
-|---|---|---|
-| check-unpacked | nothing, or the image's lock | asks again, and finds the lock to be its own |
-| create-device | a reserved id, no device or a half-made one | removes it and makes it anew |
-| extract-layers | a device with a part of the files | removes it and goes back to create-device |
-| verify-layout | a whole device, sealed or not | looks at it again |
-| update-db | a sealed device, and the row or no row | writes the row, once |
-
-A device of new content is made beside the one in use, under an id of its own; update-db puts it in its place.
-"""
+"""What an unpacked image must look like."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast import Flow, Handoff, Rewind, Run, Transaction
-from holdfast_images.catalog.rows import UnpackedImage
+from holdfast_images.archive.entry import ArchiveFinding, ArchiveSeverity, Reason
+from holdfast_images.catalog.tables import UnpackedImage
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.errors import (
     CatalogConflict,
@@ -35,25 +27,105 @@ from holdfast_images.errors import (
     PoolUnusable,
     TryAgain,
 )
-from holdfast_images.flows import retries
-from holdfast_images.flows.finished import device_response, is_content_of, look_for_device
-from holdfast_images.flows.layout import judge_layout
-from holdfast_images.flows.messages import UnpackRequest, UnpackResponse
-from holdfast_images.flows.replacement import discard_update, refuse_update
-from holdfast_images.flows.steering import (
+from holdfast_images.flows import steps as retries
+from holdfast_images.flows.context import FlowContext, device_of, recorded_device, uuid_of
+from holdfast_images.flows.download import discard_update, refuse_update
+from holdfast_images.flows.existing import device_response, is_content_of, look_for_device
+from holdfast_images.flows.schemas import UnpackRequest, UnpackResponse
+from holdfast_images.flows.steps import (
     TIME_TO_TELL,
     aborting,
     going_back,
     holds_image,
     lock_image,
+    most_telling,
     owner_of,
     release_unused,
     unlock_image,
 )
-from holdfast_images.flows.warned import most_telling
-from holdfast_images.flows.workshop import Workshop, device_of, recorded_device, uuid_of
 from holdfast_images.model import device_id_candidates, device_name
-from holdfast_images.source.hashing import fingerprint_of, hash_file
+from holdfast_images.source.partial import fingerprint_of, hash_file
+
+ROOT = "rootfs"
+EXPECTED = ("etc", "usr", "var")
+CRITICAL = ("etc", "usr")
+LINKS_FOLLOWED = 40
+
+
+def judge_layout(content: Path) -> tuple[ArchiveFinding, ...]:
+    """What the root file system lacks; ImageRefused unless only their owners write to its critical directories.
+
+    A distribution without /usr and programs without /etc exist: they are told of, and taken.
+    """
+    if not _is_directory(content / ROOT):
+        raise ImageRefused(
+            "LAYOUT_NO_ROOTFS",
+            "the image has no directory rootfs",
+            entry=ROOT,
+            hint="archive the root file system below rootfs/, or as an OCI layout",
+        )
+    for name in CRITICAL:
+        path = _inside(content / ROOT, name)
+        if path is not None and path.lstat().st_mode & stat.S_IWOTH:
+            raise ImageRefused("LAYOUT_WORLD_WRITABLE", f"anybody may write to rootfs/{name}", entry=f"{ROOT}/{name}")
+    return tuple(_missing(name) for name in EXPECTED if not os.path.lexists(content / ROOT / name))
+
+
+def _missing(name: str) -> ArchiveFinding:
+    return ArchiveFinding(
+        code=Reason.LAYOUT_INCOMPLETE,
+        severity=ArchiveSeverity.WARNING,
+        path=f"{ROOT}/{name}",
+        offset=None,
+        detail=f"the image has no {ROOT}/{name}",
+    )
+
+
+def _inside(root: Path, name: str) -> Path | None:
+    """Where a name leads for a process whose root is the image's; None if to nothing, or through too many links."""
+    at, left, links = root, [name], 0
+    while left:
+        part = left.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            at = at.parent if at != root else root
+            continue
+        below = at / part
+        try:
+            target = os.readlink(below)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            at = below
+            continue
+        links += 1
+        if links > LINKS_FOLLOWED:
+            return None
+        at = root if target.startswith("/") else at
+        left += target.split("/")[::-1]
+    return at
+
+
+def _is_directory(path: Path) -> bool:
+    """Itself, not what a symlink of the image points to on this host."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+# --- unpack-image: check-unpacked → create-device → extract-layers → verify-layout → update-db ----------
+#
+# | killed in | leaves | the next execution |
+# |---|---|---|
+# | check-unpacked | nothing, or the image's lock | asks again, and finds the lock to be its own |
+# | create-device | a reserved id, no device or a half-made one | removes it and makes it anew |
+# | extract-layers | a device with a part of the files | removes it and goes back to create-device |
+# | verify-layout | a whole device, sealed or not | looks at it again |
+# | update-db | a sealed device, and the row or no row | writes the row, once |
+#
+# A device of new content is made beside the one in use, under an id of its own; update-db puts it in its place.
 
 UnpackRun = Run[UnpackRequest, UnpackResponse]
 
@@ -63,7 +135,7 @@ COLLISIONS = 3
 """So many ids may be found to hold something else before it is given up."""
 
 
-def unpack_flow(shop: Workshop) -> Flow[UnpackRequest, UnpackResponse]:
+def unpack_flow(shop: FlowContext) -> Flow[UnpackRequest, UnpackResponse]:
     """The flow, done with the parts of this workshop."""
     return (
         Flow(
@@ -86,7 +158,7 @@ def unpack_flow(shop: Workshop) -> Flow[UnpackRequest, UnpackResponse]:
     )
 
 
-def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
+def check_unpacked(shop: FlowContext, run: UnpackRun) -> None:
     """Hand off if the device is there and holds this very content; forget it if it does not."""
     request = run.request
     _refuse_unverified(shop, request)
@@ -108,7 +180,7 @@ def check_unpacked(shop: Workshop, run: UnpackRun) -> None:
     raise Handoff(device_response(shop, row))
 
 
-def _refuse_unverified(shop: Workshop, request: UnpackRequest) -> None:
+def _refuse_unverified(shop: FlowContext, request: UnpackRequest) -> None:
     """Only what was downloaded and verified is unpacked, whoever asks for it."""
     if request.pool_name:
         raise InvalidName(
@@ -127,7 +199,7 @@ def _refuse_unverified(shop: Workshop, request: UnpackRequest) -> None:
         )
 
 
-def _make_way(shop: Workshop, row: UnpackedImage, request: UnpackRequest) -> None:
+def _make_way(shop: FlowContext, row: UnpackedImage, request: UnpackRequest) -> None:
     """What the row says is not to be believed any more, unless the device holds other content: that stays in use.
 
     Snapshots refer to the id of their device, so the row stays for them, and the device is made again under its id.
@@ -144,13 +216,13 @@ def _make_way(shop: Workshop, row: UnpackedImage, request: UnpackRequest) -> Non
         shop.catalog.delete_unpacked_image(row.image_id)
 
 
-def _beside(shop: Workshop, request: UnpackRequest) -> str:
+def _beside(shop: FlowContext, request: UnpackRequest) -> str:
     """What the device is reserved as while another one is in use that it is to replace; empty if there is none."""
     row = shop.catalog.get_unpacked_image_by_id(request.image_id)
     return _uuid(request) if row is not None and row.layout_verified else ""
 
 
-def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
+def create_device(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
     """An empty device under an id that is reserved first; what an earlier execution left there is removed."""
     request, response = run.request, run.response
     response.entries = _admit(shop, run)
@@ -181,7 +253,7 @@ def create_device(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     )
 
 
-def _admit(shop: Workshop, run: UnpackRun) -> int:
+def _admit(shop: FlowContext, run: UnpackRun) -> int:
     """Refuse what cannot fit before anything is made; how many entries the image has."""
     pool = shop.devices.pool()
     if pool.health in (PoolHealth.READ_ONLY, PoolHealth.FAILED):
@@ -205,12 +277,12 @@ def _admit(shop: Workshop, run: UnpackRun) -> int:
     return entries
 
 
-def _amounts(shop: Workshop, run: UnpackRun) -> tuple[int, int]:
+def _amounts(shop: FlowContext, run: UnpackRun) -> tuple[int, int]:
     """Entries, and bytes of content; of an image that an earlier job has validated, they are counted anew."""
     request = run.request
     if request.entries:
         return request.entries, request.total_bytes
-    from holdfast_images.archive.running import inspect_image  # noqa: PLC0415 - a finished image is not read
+    from holdfast_images.archive.sandbox import inspect_image  # noqa: PLC0415 - a finished image is not read
 
     report = inspect_image(
         shop.file_of(request.image_id, request.checksum),
@@ -224,7 +296,7 @@ def _amounts(shop: Workshop, run: UnpackRun) -> tuple[int, int]:
     return report.entries, report.total_bytes
 
 
-def _make_anew(shop: Workshop, run: UnpackRun, device: Device) -> None:
+def _make_anew(shop: FlowContext, run: UnpackRun, device: Device) -> None:
     """Nothing continues a half-filled device, so whatever is there goes."""
     with run.effect("device"):
         shop.devices.unmount(device)
@@ -232,9 +304,9 @@ def _make_anew(shop: Workshop, run: UnpackRun, device: Device) -> None:
         shop.devices.create(device)
 
 
-def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
+def extract_layers(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
     """Every file of the image, in the mounted device, on disk."""
-    from holdfast_images.archive.running import extract_image  # noqa: PLC0415 - as above
+    from holdfast_images.archive.sandbox import extract_image  # noqa: PLC0415 - as above
 
     request, response = run.request, run.response
     device = _device(run)
@@ -271,7 +343,7 @@ def extract_layers(shop: Workshop, run: UnpackRun) -> UnpackResponse:
 
 
 @contextmanager
-def _remembering_refusals(shop: Workshop, run: UnpackRun) -> Iterator[None]:
+def _remembering_refusals(shop: FlowContext, run: UnpackRun) -> Iterator[None]:
     """What can be seen only when it is unpacked is refused at once the next time, like what its file shows."""
     request = run.request
     try:
@@ -286,7 +358,7 @@ def _remembering_refusals(shop: Workshop, run: UnpackRun) -> Iterator[None]:
         raise
 
 
-def _mounted(shop: Workshop, run: UnpackRun, device: Device) -> Path:
+def _mounted(shop: FlowContext, run: UnpackRun, device: Device) -> Path:
     """Where its content is; a device that somebody has removed meanwhile is made again."""
     try:
         return shop.devices.mount(device)
@@ -294,7 +366,7 @@ def _mounted(shop: Workshop, run: UnpackRun, device: Device) -> Path:
         raise going_back(run, "create-device", error) from error
 
 
-def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
+def _refuse_changed_file(shop: FlowContext, run: UnpackRun) -> None:
     """Only what was verified is unpacked."""
     request, path = run.request, shop.file_of(run.request.image_id, run.request.checksum)
     known = shop.catalog.get_update(request.image_id)
@@ -314,7 +386,7 @@ def _refuse_changed_file(shop: Workshop, run: UnpackRun) -> None:
         )
 
 
-def verify_layout(shop: Workshop, run: UnpackRun) -> UnpackResponse:
+def verify_layout(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
     """The device holds a root file system that nobody else may write to; then it is sealed."""
     device, response = _device(run), run.response
     content = _mounted(shop, run, device)
@@ -329,7 +401,7 @@ def verify_layout(shop: Workshop, run: UnpackRun) -> UnpackResponse:
     return response
 
 
-def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse:
+def update_db(shop: FlowContext, run: UnpackRun, tx: Transaction) -> UnpackResponse:
     """Record the sealed device and let go of the image.
 
     New content takes the place of the old here: file, row and device in one transaction, or none of them.
@@ -362,7 +434,7 @@ def update_db(shop: Workshop, run: UnpackRun, tx: Transaction) -> UnpackResponse
     return response
 
 
-def remove_unrecorded(shop: Workshop, run: UnpackRun) -> None:
+def remove_unrecorded(shop: FlowContext, run: UnpackRun) -> None:
     """After a failure: no device stays that no row knows, no content that never came into use, and no lock.
 
     What cannot be removed now is left to gc.

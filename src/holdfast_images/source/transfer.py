@@ -17,9 +17,9 @@ from typing import Protocol, Self, TypeVar
 import msgspec
 
 from holdfast_images.errors import AccessDenied, NoThreads, SourceChanged, SourceUnavailable
-from holdfast_images.source.answers import Answer, Busy, Question, RangesGone
+from holdfast_images.source.location import SourceSettings
 from holdfast_images.source.partial import Partial
-from holdfast_images.source.settings import SourceSettings
+from holdfast_images.source.responses import Busy, RangeRequest, RangeResponse, RangesGone
 
 Result = TypeVar("Result")
 
@@ -41,7 +41,7 @@ class Reader(Protocol):
 
     at: int | None
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: RangeRequest) -> RangeResponse:
         """Begin to read the bytes that are asked for."""
         ...
 
@@ -85,7 +85,7 @@ class Transfer:
         file: Partial,
         settings: SourceSettings,
         connections: int,
-        begun: Question | None = None,
+        begun: RangeRequest | None = None,
     ) -> None:
         self._where = where
         self._new_reader = new_reader
@@ -102,7 +102,7 @@ class Transfer:
         self._ready: dict[int, Piece] = {}
         self._parts: dict[int, int] = {}
         self._failure: BaseException | None = None
-        self._head: Answer | None = None
+        self._head: RangeResponse | None = None
         self._end: int | None = None
         self._begun = begun
         self._start = self._next = begun.start if begun is not None else 0
@@ -139,11 +139,11 @@ class Transfer:
         return end + self._parts.get(end, 0) - position
 
     @property
-    def answered(self) -> Answer | None:
+    def answered(self) -> RangeResponse | None:
         """What the first answer says of the object, if one has come, whatever failed after it."""
         return self._head
 
-    def head(self, tick: Callable[[], None]) -> Answer:
+    def head(self, tick: Callable[[], None]) -> RangeResponse:
         """What the first answer says of the object. `tick` is called while waiting, and may raise."""
         self._wait_for(lambda: self._head is not None, tick)
         assert self._head is not None
@@ -255,21 +255,21 @@ class Transfer:
             self._head, self._end = answer, answer.size
             self._changed.notify_all()
 
-    def _first_answer(self, reader: Reader) -> Answer:
+    def _first_answer(self, reader: Reader) -> RangeResponse:
         if self._begun is not None:
             try:
                 return reader.ask(self._begun)
             except RangesGone as error:
                 raise SourceChanged(str(error)) from error
         try:
-            answer = reader.ask(Question(0, self._settings.range_bytes))
+            answer = reader.ask(RangeRequest(0, self._settings.range_bytes))
         except SourceChanged:
             # 416: no first byte, so the object is empty, or the server cannot count.
-            return reader.ask(Question())
+            return reader.ask(RangeRequest())
         if answer.ranged or answer.length == answer.size:
             return answer
         reader.close()
-        return reader.ask(Question())
+        return reader.ask(RangeRequest())
 
     def _take(self) -> tuple[int, mmap.mmap] | None:
         """The next range and a buffer for it, or None when there is no more to do."""
@@ -299,7 +299,7 @@ class Transfer:
             nonlocal filled
             asked = time.monotonic()
             if head.ranged and reader.at != start + filled:
-                reader.ask(Question(start + filled, start + wanted, head.etag, head.size))
+                reader.ask(RangeRequest(start + filled, start + wanted, head.etag, head.size))
             answered = time.monotonic()
             while filled < wanted and (count := reader.read_into(view[filled:wanted])):
                 filled += count

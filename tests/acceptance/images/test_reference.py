@@ -11,18 +11,17 @@ import msgspec
 import pytest
 
 import holdfast_images
-from holdfast.cli.exits import code_of
+from holdfast.cli.command import code_of
 from holdfast.cli.reference import reference
 from holdfast_images import errors
-from holdfast_images.archive.entry import Finding, Limits, Report
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.administration import PoolReport
+from holdfast_images.archive.entry import ArchiveFinding, InspectionReport, Limits, Reason
 from holdfast_images.cli.main import CODES
 from holdfast_images.cli.reference import image_commands
 from holdfast_images.devices.protocol import PoolHealth
+from holdfast_images.maintenance.gc import Action, Leftover
 from holdfast_images.messages import Processed, Stage
-from holdfast_images.pool import PoolReport
 from holdfast_images.settings import Settings, variables_of_settings
-from holdfast_images.upkeep.collecting import Action, Leftover
 
 SOURCE = Path(holdfast_images.__file__).parent
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
@@ -73,7 +72,7 @@ def test_every_field_of_process_image_has_its_line() -> None:
 
 def test_every_field_of_inspect_and_gc_is_named() -> None:
     told = section("image-commands.md", "inspect") + section("image-commands.md", "The others")
-    fields = [*Report.__struct_fields__, *Finding.__struct_fields__, *Action.__struct_fields__]
+    fields = [*InspectionReport.__struct_fields__, *ArchiveFinding.__struct_fields__, *Action.__struct_fields__]
 
     assert [name for name in fields if f"`{name}`" not in told and f'"{name}"' not in told] == []
 
@@ -148,14 +147,14 @@ def test_the_tree_of_errors_is_the_one_of_the_module() -> None:
 
 
 def test_every_finding_has_its_line() -> None:
-    text = (SOURCE / "upkeep" / "verifying.py").read_text(encoding="utf-8")
+    text = (SOURCE / "maintenance" / "verify.py").read_text(encoding="utf-8")
     codes = set(re.findall(r'(?:error|warning|told)\(\s*"([a-z-]+)"', text))
 
     assert set(first_column(section("image-findings.md", "Findings"))) == {*codes, "left-over-…"}
 
 
 def test_every_disagreement_between_the_parts_of_a_backend_has_its_line() -> None:
-    texts = [(SOURCE / "devices" / name).read_text(encoding="utf-8") for name in ("comparing.py", "pool_files.py")]
+    texts = [(SOURCE / "devices" / name).read_text(encoding="utf-8") for name in ("consistency.py", "pool_record.py")]
     codes = {code for text in texts for code in re.findall(r'(?:_difference|WrongFile)\(\s*"([a-z-]+)"', text)}
 
     assert set(first_column(section("image-findings.md", "Between the parts of a backend"))) == codes

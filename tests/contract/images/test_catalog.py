@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Engine, Flow
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.catalog.rows import ActivationStatus, DownloadStatus
+from holdfast_images.catalog.tables import ActivationStatus, DownloadStatus
 from holdfast_images.errors import CatalogConflict, CatalogUnavailable, ImageBusy, ImageError, ImageRefused, NoSpace
 from holdfast_images.model import Fingerprint
 from tests.support.images.catalog_places import CatalogPlace

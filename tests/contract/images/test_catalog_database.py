@@ -15,7 +15,7 @@ from holdfast import Engine, JobState, Run, Transaction
 from holdfast.errors import StoreForeign
 from holdfast.store.connection_pool import MAX_IDLE
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.catalog.database import CATALOG
+from holdfast_images.catalog.tables import CATALOG
 from holdfast_images.errors import CatalogUnavailable, CatalogUnusable, ImageBusy
 from tests.support.flows import Answer, Ask, AskFlow
 from tests.support.images.catalog_places import CatalogPlace, SqlitePlace, make_place

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast_images.devices.protocol import Device, Devices, Health, Kind, PoolHealth
+from holdfast_images.devices.protocol import Device, DeviceKind, Devices, Health, PoolHealth
 from holdfast_images.errors import DeviceBusy, DeviceLost, ImageError
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill, make_origin, open_backend, work_in
 from tests.support.images.device_tampering import TAMPERINGS, fill_for_tampering
@@ -81,7 +81,7 @@ def test_a_sealed_device_is_verified_and_unmounted(devices: Devices) -> None:
     found = devices.found()
 
     assert [(one.name, one.id, one.kind, one.sealed, one.busy) for one in found] == [
-        (ORIGIN.name, ORIGIN.id, Kind.DEVICE, True, False)
+        (ORIGIN.name, ORIGIN.id, DeviceKind.DEVICE, True, False)
     ]
 
 
@@ -123,8 +123,8 @@ def test_a_snapshot_is_a_faithful_copy(devices: Devices) -> None:
     assert tree(devices.mount(SNAPSHOT)) == tree(devices.mount(ORIGIN))
     assert devices.path_of(SNAPSHOT.name) == devices.activate(SNAPSHOT)
     assert {(one.name, one.kind, one.origin) for one in devices.found()} == {
-        (ORIGIN.name, Kind.DEVICE, None),
-        (SNAPSHOT.name, Kind.SNAPSHOT, ORIGIN.id),
+        (ORIGIN.name, DeviceKind.DEVICE, None),
+        (SNAPSHOT.name, DeviceKind.SNAPSHOT, ORIGIN.id),
     }
 
 

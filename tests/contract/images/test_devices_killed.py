@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_images.devices.crash_points import POINTS
+from holdfast_images.devices.lock import POINTS
 from holdfast_images.devices.protocol import Devices, Health
 from tests.support.images.device_backends import (
     ORIGIN,

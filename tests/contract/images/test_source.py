@@ -12,11 +12,9 @@ import msgspec
 import pytest
 
 from holdfast_images.errors import ChecksumMismatch, ImageRefused, ObjectNotFound, SourceChanged
-from holdfast_images.source.fetching import Fetched, fetch
-from holdfast_images.source.hashing import fingerprint_of
-from holdfast_images.source.locations import Location, location_of
-from holdfast_images.source.partial import partials_of
-from holdfast_images.source.settings import SourceSettings
+from holdfast_images.source.fetch import Fetched, fetch
+from holdfast_images.source.location import Location, SourceSettings, location_of
+from holdfast_images.source.partial import fingerprint_of, partials_of
 from tests.support.images.lying_server import LyingServer, certificate_in
 from tests.support.images.s3_server import S3Server, s3_server
 

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from holdfast_images.errors import AccessDenied, ObjectNotFound
-from holdfast_images.source.fetching import fetch
-from holdfast_images.source.locations import location_of
-from holdfast_images.source.settings import Credentials, Secret
+from holdfast_images.source.fetch import fetch
+from holdfast_images.source.location import Credentials, Secret, location_of
 from tests.support.images.lying_server import CuttingProxy, Exchange, LyingServer
 from tests.support.images.s3_server import BUCKET, CREDENTIALS, S3Server, s3_server
 

@@ -12,11 +12,11 @@ import pytest
 
 from holdfast import Engine, Flow, JobState
 from holdfast.testing import CrashExplorer, Scenario, VirtualClock, run_until_idle
-from holdfast.testing.clock import NOON
+from holdfast.testing.explorer import NOON
 from holdfast_images.devices.directory import DirectoryDevices
-from holdfast_images.flows.messages import DeactivateRequest, RemoveRequest, key_of
+from holdfast_images.flows.context import FlowContext, uuids_of
 from holdfast_images.flows.process import all_flows
-from holdfast_images.flows.workshop import Workshop, uuids_of
+from holdfast_images.flows.schemas import DeactivateRequest, RemoveRequest, key_of
 from tests.support.images.archives import member
 from tests.support.images.children import orphans
 from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
@@ -35,7 +35,7 @@ class Images:
         self.source = source
         self.prepared: Path | None = None
         """Where a state is that each life begins with a copy of."""
-        self._shops: list[Workshop] = []
+        self._shops: list[FlowContext] = []
 
     def prepare(self, directory: Path) -> None:
         """An image without snapshots, whose object is replaced then."""
@@ -109,7 +109,7 @@ class Images:
         self._shops.clear()
 
 
-def _holds(shop: Workshop, name: str, checksum: str) -> bool:
+def _holds(shop: FlowContext, name: str, checksum: str) -> bool:
     """Does the device hold the content that the row says?"""
     found = shop.devices.look(name)
     return found is not None and found.uuid in uuids_of(IMAGE_ID, checksum)

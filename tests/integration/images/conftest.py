@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import Engine
 from holdfast.core.records import JobResult
-from holdfast_images.archive import running
+from holdfast_images.archive import sandbox
+from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
-from holdfast_images.flows.workshop import Workshop
 from tests.support.images.processing import results_of
 from tests.support.images.small_image import request_for, small_image, workshop_at
 
@@ -20,14 +20,14 @@ Process = Callable[..., dict[str, JobResult]]
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Workshop]:
+def shop(tmp_path: Path) -> Iterator[FlowContext]:
     shop = workshop_at(tmp_path)
     yield shop
     shop.catalog.close()
 
 
 @pytest.fixture
-def engine(tmp_path: Path, shop: Workshop) -> Iterator[Engine]:
+def engine(tmp_path: Path, shop: FlowContext) -> Iterator[Engine]:
     with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine:
         for queue, limit in QUEUE_LIMITS.items():
             engine.queue(queue, limit=limit)
@@ -39,7 +39,7 @@ def engine(tmp_path: Path, shop: Workshop) -> Iterator[Engine]:
 def writers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many processes write, however small the archive: two make the same of it as one."""
     count: int = request.param
-    monkeypatch.setattr(running, "worthwhile_processes", lambda _: count)
+    monkeypatch.setattr(sandbox, "worthwhile_processes", lambda _: count)
     return count
 
 

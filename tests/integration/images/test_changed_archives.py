@@ -11,7 +11,7 @@ import pytest
 
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.extract import extract
-from holdfast_images.archive.running import extract_image
+from holdfast_images.archive.sandbox import extract_image
 from holdfast_images.errors import ChecksumMismatch
 from tests.support.images.archives import COMPRESSIONS, Compression, archive, compressed, directory, member
 from tests.support.images.extracting import TIMEOUT, docker_saved, oci

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast_images.archive.kernel import landlock_version
+from holdfast_images.archive.confinement import landlock_version
 from tests.support.images import confined
 from tests.support.images.archives import archive, member
 from tests.support.images.children import become_nobody, child_of_mine, status_of

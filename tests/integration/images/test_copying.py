@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from holdfast_images import bare_python
-from holdfast_images.devices import second_copier
-from holdfast_images.devices.copying import copy_tree
+from holdfast_images import spawn
+from holdfast_images.devices import copy_tree as second_copier
+from holdfast_images.devices.copy_tree import copy_tree
 from holdfast_images.devices.manifest import manifest_of
 from holdfast_images.errors import DeviceBusy
 from tests.support.images.children import children_of, command_of, is_alive, is_free
@@ -96,7 +96,7 @@ def digest_of(parent: Path) -> str:
 
 
 def second_of(pid: int) -> list[int]:
-    return [each for each in children_of(pid) if b"second_copier" in command_of(each) and is_alive(each)]
+    return [each for each in children_of(pid) if b"copy_tree" in command_of(each) and is_alive(each)]
 
 
 @pytest.mark.parametrize("count", [5, 700])
@@ -132,13 +132,13 @@ def test_a_second_process_is_started_once_if_it_is_worth_it(
     source: Path, target: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, worth_two: int, started: int
 ) -> None:
     starts: list[object] = []
-    start = bare_python.start_python
+    start = spawn.start_python
 
     def counted(*words: Any, **named: Any) -> subprocess.Popen[bytes]:
         starts.append(words)
         return start(*words, **named)
 
-    monkeypatch.setattr(bare_python, "start_python", counted)
+    monkeypatch.setattr(spawn, "start_python", counted)
     plant(source / "content", rng, 200)
     copied(source, target, worth_two=worth_two)
 
@@ -155,7 +155,7 @@ def test_where_no_process_can_be_started_one_copies_everything(
         tries.append(words)
         raise BlockingIOError
 
-    monkeypatch.setattr(bare_python, "start_python", no_more)
+    monkeypatch.setattr(spawn, "start_python", no_more)
     plant(source / "content", rng, 100)
     copied(source, target)
 
@@ -207,7 +207,7 @@ def test_a_disk_that_takes_a_part_of_a_file_is_full(source: Path, small_disk: Pa
 
 COPY = """
 import fcntl, os, sys
-from holdfast_images.devices.copying import copy_tree
+from holdfast_images.devices.copy_tree import copy_tree
 source, target = (os.open(each, os.O_RDONLY) for each in sys.argv[1:])
 fcntl.flock(target, fcntl.LOCK_EX)
 print("begins", flush=True)

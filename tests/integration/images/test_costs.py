@@ -14,21 +14,23 @@ from typing import Any
 
 import pytest
 
-from holdfast_images import bare_python, batches, flushing
-from holdfast_images.archive import compression, inflating, tree
+from holdfast_images import durable
+from holdfast_images import spawn as bare_python
+from holdfast_images import spawn as batches
+from holdfast_images.archive import compression, tree
+from holdfast_images.archive import decoders as inflating
+from holdfast_images.archive.decoders import PIECE
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.extract import extract
-from holdfast_images.archive.images import inspect
-from holdfast_images.archive.inflating import PIECE
-from holdfast_images.archive.second_writer import start_second_writer
-from holdfast_images.archive.sharing import SharedTree
+from holdfast_images.archive.image_format import inspect
+from holdfast_images.archive.parallel import SharedTree, start_second_writer
 from holdfast_images.archive.tree import Attributes
 from holdfast_images.devices import directory as directory_backend
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
 from holdfast_images.source import partial
-from holdfast_images.source.fetching import fetch
-from holdfast_images.source.locations import location_of
+from holdfast_images.source.fetch import fetch
+from holdfast_images.source.location import location_of
 from tests.support.images.archives import COMPRESSIONS, Compression, archive, compressed, descriptor, directory, member
 
 FILES = 200
@@ -116,7 +118,7 @@ def judged(content: bytes) -> None:
 def test_a_file_is_extracted_by_four_calls(
     tmp_path: Path, counted: CountingOs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast_images.archive.confining.limit_file_size", lambda _: None)
+    monkeypatch.setattr("holdfast_images.archive.confinement.limit_file_size", lambda _: None)
     content = image(5000)
     extracted(content, tmp_path / "target")
     opened_directories = 1 + DIRECTORIES
@@ -201,9 +203,9 @@ def test_a_device_and_its_snapshot_are_waited_for_once_each(tmp_path: Path, monk
 
 def test_the_flusher_keeps_no_failure_from_the_sync_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel tells a failed write once to each open file: a duplicate of the same one would take it away."""
-    monkeypatch.setattr(flushing, "FLUSH_EVERY", 0.0)
+    monkeypatch.setattr(durable, "FLUSH_EVERY", 0.0)
     with opened(tmp_path) as place:
-        with flushing.Flusher(place) as flusher:
+        with durable.Flusher(place) as flusher:
             own = flusher._descriptor
             fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_NONBLOCK)
             shared = fcntl.fcntl(place, fcntl.F_GETFL) & os.O_NONBLOCK
@@ -221,7 +223,7 @@ NEVER_IN_A_CHILD = set(
 MOST_MODULES_OF_A_CHILD = 162
 
 
-@pytest.mark.parametrize("module", ["holdfast_images.archive.child", "holdfast_images.devices.second_copier"])
+@pytest.mark.parametrize("module", ["holdfast_images.archive.child", "holdfast_images.devices.copy_tree"])
 def test_a_child_imports_only_what_it_needs(module: str) -> None:
     told = bare_python.START.replace(".main(sys.argv[2])", ";print(*sys.modules, flush=True)")
     words = [module, "no job", *bare_python.import_paths()]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.directory import DirectoryDevices
+from holdfast_images.devices.lock import set_hook
 from holdfast_images.devices.protocol import Health
 from holdfast_images.errors import DeviceBusy
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from holdfast_images.errors import AccessDenied, SourceUnavailable
-from holdfast_images.source.fetching import fetch
-from holdfast_images.source.locations import S3Object
-from holdfast_images.source.settings import SourceSettings
+from holdfast_images.source.fetch import fetch
+from holdfast_images.source.location import S3Object, SourceSettings
 from tests.support.images.lying_server import Exchange, LyingServer
 from tests.support.images.token_server import ROLE, TokenServer
 

@@ -27,10 +27,9 @@ from holdfast_images.errors import (
     SourceUnavailable,
     SourceUntrusted,
 )
-from holdfast_images.source.fetching import Fetched, fetch
-from holdfast_images.source.locations import HttpObject, location_of
+from holdfast_images.source.fetch import Fetched, fetch
+from holdfast_images.source.location import HttpObject, SourceSettings, location_of
 from holdfast_images.source.partial import partials_of, remove_partials
-from holdfast_images.source.settings import SourceSettings
 from tests.support.images.lying_server import PATH, Exchange, LyingServer, certificate_in
 from tests.support.waiting import eventually
 
@@ -467,7 +466,7 @@ def test_no_message_shows_a_signature(web: LyingServer, tmp_path: Path) -> None:
 def test_a_full_disk_is_told_with_the_numbers_and_nothing_is_left(web: LyingServer, tmp_path: Path) -> None:
     script = (
         "import resource, sys; from pathlib import Path; from holdfast_images.errors import NoSpace\n"
-        "from holdfast_images.source.fetching import fetch; from holdfast_images.source.locations import HttpObject\n"
+        "from holdfast_images.source.fetch import fetch; from holdfast_images.source.location import HttpObject\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try: fetch(HttpObject(url=sys.argv[1]), Path(sys.argv[2]), limit=1 << 30)\n"
         "except NoSpace as error: print(error)\n"
@@ -509,9 +508,9 @@ def test_a_killed_fetch_leaves_a_hidden_file_that_is_collected(web: LyingServer,
     target = tmp_path / "image.tar"
     target.write_bytes(b"before")
     script = (
-        "import sys; from pathlib import Path; from holdfast_images.source.fetching import fetch\n"
-        "from holdfast_images.source.locations import HttpObject\n"
-        "from holdfast_images.source.settings import SourceSettings\n"
+        "import sys; from pathlib import Path; from holdfast_images.source.fetch import fetch\n"
+        "from holdfast_images.source.location import HttpObject\n"
+        "from holdfast_images.source.location import SourceSettings\n"
         "fetch(HttpObject(url=sys.argv[1]), Path(sys.argv[2]), limit=1 << 30,"
         f" settings=SourceSettings(range_bytes={RANGE}), on_progress=lambda *now: print(now, flush=True))\n"
     )
@@ -535,8 +534,8 @@ def test_a_killed_fetch_leaves_a_hidden_file_that_is_collected(web: LyingServer,
 def test_memory_does_not_grow_with_the_object(web: LyingServer, tmp_path: Path) -> None:
     web.content = bytes(200 << 20)
     script = (
-        "import sys; from pathlib import Path; from holdfast_images.source.fetching import fetch\n"
-        "from holdfast_images.source.locations import HttpObject\n"
+        "import sys; from pathlib import Path; from holdfast_images.source.fetch import fetch\n"
+        "from holdfast_images.source.location import HttpObject\n"
         "fetch(HttpObject(url=sys.argv[1]), Path(sys.argv[2]), limit=1 << 30)\n"
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])\n"
     )
@@ -571,8 +570,8 @@ def test_a_slow_first_byte_is_answered_with_more_connections(
 
 def test_a_run_that_fetches_nothing_loads_no_client() -> None:
     script = (
-        "import sys; import holdfast_images.source.fetching, holdfast_images.source.locations,"
-        " holdfast_images.source.hashing, holdfast_images.source.partial\n"
+        "import sys; import holdfast_images.source.fetch, holdfast_images.source.location,"
+        " holdfast_images.source.partial, holdfast_images.source.partial\n"
         "print(sorted(set(sys.modules) & {'obstore', 'ssl', 'http.client', 'asyncio', 'threading', 'urllib.request'}))"
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

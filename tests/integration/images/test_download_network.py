@@ -27,9 +27,16 @@ from holdfast_images.errors import (
     SourceUnavailable,
     SourceUntrusted,
 )
-from holdfast_images.source.fetching import fetch
-from holdfast_images.source.locations import HttpObject, Location, S3Object, location_of
-from holdfast_images.source.settings import Credentials, Secret, SourceSettings
+from holdfast_images.source.fetch import fetch
+from holdfast_images.source.location import (
+    Credentials,
+    HttpObject,
+    Location,
+    S3Object,
+    Secret,
+    SourceSettings,
+    location_of,
+)
 from tests.support.images.lying_server import PATH, Exchange, LyingServer, certificate_in
 
 RANGE = 128 << 10
@@ -353,7 +360,7 @@ def test_threads_that_cannot_start_are_told_as_such(web: LyingServer) -> None:
     # Everything is imported before the user is another one, who cannot read it everywhere.
     script = (
         "import os, resource, sys, tempfile; from pathlib import Path; from holdfast_images.errors import NoThreads\n"
-        "from holdfast_images.source.fetching import fetch; from holdfast_images.source.locations import HttpObject\n"
+        "from holdfast_images.source.fetch import fetch; from holdfast_images.source.location import HttpObject\n"
         "with tempfile.TemporaryDirectory() as place:\n"
         "    os.chmod(place, 0o777)\n"
         "    fetch(HttpObject(url=sys.argv[1]), Path(place, 'x'), limit=1 << 30)\n"

@@ -17,13 +17,13 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast_images.errors import ChecksumMismatch, SourceUnavailable
-from holdfast_images.flows.messages import ProcessRequest, key_of
+from holdfast_images.flows.context import FlowContext, Timeouts
 from holdfast_images.flows.process import all_flows
-from holdfast_images.flows.workshop import Timeouts, Workshop
+from holdfast_images.flows.schemas import ProcessRequest, key_of
 from holdfast_images.model import image_id_of
-from holdfast_images.source.fetching import Fetched, fetch
+from holdfast_images.source.fetch import Fetched, fetch
+from holdfast_images.source.location import SourceSettings
 from holdfast_images.source.partial import partials_of
-from holdfast_images.source.settings import SourceSettings
 from tests.support.images.archives import member
 from tests.support.images.lying_server import PATH, Exchange, LyingServer
 from tests.support.images.small_image import shop_with, small_image, workshop_at
@@ -93,9 +93,9 @@ def test_what_was_stopped_goes_on_behind_the_bytes_that_are_there(web: LyingServ
 SCRIPT = """
 import sys
 from pathlib import Path
-from holdfast_images.source.fetching import fetch
-from holdfast_images.source.locations import HttpObject
-from holdfast_images.source.settings import SourceSettings
+from holdfast_images.source.fetch import fetch
+from holdfast_images.source.location import HttpObject
+from holdfast_images.source.location import SourceSettings
 fetch(HttpObject(url=sys.argv[1]), Path(sys.argv[2]), limit=1 << 30, token=sys.argv[3],
       settings=SourceSettings(range_bytes=int(sys.argv[4])), on_progress=lambda *now: print(*now, flush=True))
 """
@@ -202,7 +202,7 @@ def test_content_that_is_not_the_one_asked_for_is_not_kept(web: LyingServer, tar
 
 
 def test_a_file_goes_on_too(tmp_path: Path, target: Path) -> None:
-    from holdfast_images.source.locations import FileObject
+    from holdfast_images.source.location import FileObject
 
     source = tmp_path / "source"
     source.write_bytes(CONTENT)
@@ -257,7 +257,7 @@ def paced(web: LyingServer, rate: int) -> Callable[[Exchange], None]:
 def test_a_line_slower_than_the_timeout_is_no_failure(web: LyingServer, tmp_path: Path) -> None:
     web.content = image_of(9 << 20)
     web.lie = paced(web, 1 << 20)
-    shop: Workshop = shop_with(
+    shop: FlowContext = shop_with(
         workshop_at(tmp_path), timeouts=Timeouts(download=3.0), source=msgspec.structs.replace(SETTINGS, tries=5)
     )
     with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker():

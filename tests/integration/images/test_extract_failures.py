@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.lines import Job
-from holdfast_images.archive.running import start
+from holdfast_images.archive.protocol import Job
+from holdfast_images.archive.sandbox import start
 from holdfast_images.errors import ExtractionTimedOut, ImageBusy, ImageRefused, NoSpace, TryAgain
 from tests.support.images.archives import END, archive, compressed, directory, header, member
 from tests.support.images.children import become_nobody, child_of_mine, children_of, command_of, is_alive, is_free
@@ -327,7 +327,7 @@ def test_the_target_may_be_a_descriptor(tmp_path: Path, target: Path) -> None:
     descriptor = os.open(target, os.O_RDONLY)
     path = written(archive(*SMALL_ROOT), target)
     with canaries(tmp_path):
-        from holdfast_images.archive.running import extract_image
+        from holdfast_images.archive.sandbox import extract_image
 
         extract_image(path, descriptor, policy=Policy.STRICT, limits=Limits(), timeout=60)
     os.close(descriptor)

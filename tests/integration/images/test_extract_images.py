@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast_images.archive.entry import Limits, Severity
+from holdfast_images.archive.entry import ArchiveSeverity, Limits, Reason
 from holdfast_images.archive.manifests import host_architecture
-from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import (
     COMPRESSIONS,
@@ -131,7 +130,7 @@ def refused(content: bytes, target: Path, **options: Any) -> str:
     report = inspected_by_child(content, target, **options)
     with canaries(target.parent), pytest.raises(ImageRefused) as error:
         extracted(content, target, **options)
-    codes = {each.code for each in report.findings if each.severity is Severity.ERROR}
+    codes = {each.code for each in report.findings if each.severity is ArchiveSeverity.ERROR}
     assert not report.acceptable
     assert error.value.code in codes
     assert (target / "rootfs").exists() is False

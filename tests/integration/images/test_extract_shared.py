@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast_images.archive import second_writer
+from holdfast_images.archive import parallel as second_writer
 from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.second_writer import Given, SecondWriter, start_second_writer
-from holdfast_images.archive.sharing import SMALL, SharedTree
+from holdfast_images.archive.parallel import SMALL, GivenFiles, SecondWriter, SharedTree, start_second_writer
 from holdfast_images.archive.tree import Attributes
 from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
 from tests.support.images.archives import archive, directory, hardlink, member, symlink
@@ -287,7 +286,7 @@ def test_a_bug_in_the_second_process_is_told_in_its_own_words(target: Path, monk
     root = os.open(target, os.O_RDONLY)
     second = start_second_writer(root, limits=Limits(), keep_owner=False)
     assert second is not None
-    second.add(Given(b"f", plain(), 1, memoryview(b"x")))
+    second.add(GivenFiles(b"f", plain(), 1, memoryview(b"x")))
     with pytest.raises(TryAgain, match="f could not be written: ZeroDivisionError: a bug"):
         second.settle()
     second.close()

@@ -11,9 +11,9 @@ import pytest
 from holdfast import Engine, JobState
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.devices.directory import DirectoryDevices
-from holdfast_images.flows.messages import RemoveRequest, key_of
+from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import all_flows
-from holdfast_images.flows.workshop import Workshop
+from holdfast_images.flows.schemas import RemoveRequest, key_of
 from tests.support.backends import PostgresBackend
 from tests.support.images.small_image import IMAGE_ID, request_for, small_image
 
@@ -25,7 +25,7 @@ class Host:
 
     def __init__(self, place: str, name: str, directory: Path) -> None:
         self.name = name
-        self.shop = Workshop(
+        self.shop = FlowContext(
             catalog=Catalog.open(place, host=name),
             devices=DirectoryDevices.open(directory),
             images=directory / "images",

@@ -16,13 +16,13 @@ from holdfast import Engine, JobState, crash_points
 from holdfast.core.records import JobResult
 from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.catalog.rows import DownloadStatus, Image, UnpackedImage
+from holdfast_images.catalog.tables import DownloadStatus, Image, UnpackedImage
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
 from holdfast_images.errors import ImageRefused
-from holdfast_images.flows.messages import ActivateRequest, DeactivateRequest, RemoveRequest, key_of
+from holdfast_images.flows.context import FlowContext, Timeouts
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
-from holdfast_images.flows.workshop import Timeouts, Workshop
+from holdfast_images.flows.schemas import ActivateRequest, DeactivateRequest, RemoveRequest, key_of
 from tests.integration.images.conftest import Process
 from tests.support.images.archives import member, symlink
 from tests.support.images.small_image import IMAGE_ID, request_for, shop_with, small_image, tree_of, workshop_at
@@ -45,19 +45,19 @@ def hint(result: JobResult) -> str:
     return result.error.hint or ""
 
 
-def device_path(shop: Workshop) -> Path:
+def device_path(shop: FlowContext) -> Path:
     row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
     assert row is not None
     return Path(row.device_path)
 
 
-def snapshot_path(shop: Workshop, name: str = f"snap-{IMAGE_ID}") -> Path:
+def snapshot_path(shop: FlowContext, name: str = f"snap-{IMAGE_ID}") -> Path:
     row = shop.catalog.check_snapshot_exists(IMAGE_ID, name)
     assert row is not None
     return Path(row.device_path)
 
 
-def assert_consistent(shop: Workshop) -> None:
+def assert_consistent(shop: FlowContext) -> None:
     """Nothing is left that no row knows, and no row is left that nothing stands for."""
     rows = {row.snapshot_name for row in shop.catalog.list_snapshots()}
     rows |= {row.device_name for row in shop.catalog.list_unpacked_images()}
@@ -71,7 +71,7 @@ def assert_consistent(shop: Workshop) -> None:
 # --- done before --------------------------------------------------------------------------------------------
 
 
-def test_an_image_becomes_a_snapshot(process: Process, shop: Workshop) -> None:
+def test_an_image_becomes_a_snapshot(process: Process, shop: FlowContext) -> None:
     results = process()
     tree = tree_of(snapshot_path(shop))
 
@@ -81,7 +81,7 @@ def test_an_image_becomes_a_snapshot(process: Process, shop: Workshop) -> None:
     assert_consistent(shop)
 
 
-def test_what_is_done_is_handed_off(process: Process, shop: Workshop, source: Path) -> None:
+def test_what_is_done_is_handed_off(process: Process, shop: FlowContext, source: Path) -> None:
     process()
     source.unlink()  # nothing is to be read from there again
     again = process()
@@ -90,7 +90,7 @@ def test_what_is_done_is_handed_off(process: Process, shop: Workshop, source: Pa
     assert_consistent(shop)
 
 
-def test_another_snapshot_of_the_same_image_is_only_activated(process: Process, shop: Workshop) -> None:
+def test_another_snapshot_of_the_same_image_is_only_activated(process: Process, shop: FlowContext) -> None:
     process()
     second = process(snapshot="vm-2")
     (snapshot_path(shop, "vm-2") / "rootfs/etc/hostname").write_bytes(b"changed\n")
@@ -104,7 +104,7 @@ def test_another_snapshot_of_the_same_image_is_only_activated(process: Process, 
 # --- healed -------------------------------------------------------------------------------------------------
 
 
-def test_who_undoes_the_work_each_time_is_told_of_and_not_fought_for_ever(process: Process, shop: Workshop) -> None:
+def test_who_undoes_the_work_each_time_is_told_of_and_not_fought_for_ever(process: Process, shop: FlowContext) -> None:
     undone = []
 
     def undo(point: str) -> None:
@@ -125,7 +125,7 @@ def test_who_undoes_the_work_each_time_is_told_of_and_not_fought_for_ever(proces
     assert_consistent(shop)
 
 
-def test_a_lost_snapshot_that_cannot_be_made_stays_wanted(process: Process, shop: Workshop) -> None:
+def test_a_lost_snapshot_that_cannot_be_made_stays_wanted(process: Process, shop: FlowContext) -> None:
     process()
     file = device_path(shop) / "rootfs/etc/hostname"
     there = file.stat()
@@ -145,7 +145,9 @@ def test_a_lost_snapshot_that_cannot_be_made_stays_wanted(process: Process, shop
     assert_consistent(shop)
 
 
-def test_an_origin_that_was_changed_gives_no_snapshot_and_is_unpacked_again(process: Process, shop: Workshop) -> None:
+def test_an_origin_that_was_changed_gives_no_snapshot_and_is_unpacked_again(
+    process: Process, shop: FlowContext
+) -> None:
     process()
     first = tree_of(snapshot_path(shop))
     file = device_path(shop) / "rootfs/etc/hostname"
@@ -165,7 +167,7 @@ def test_an_origin_that_was_changed_gives_no_snapshot_and_is_unpacked_again(proc
     assert_consistent(shop)
 
 
-def test_a_device_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: Workshop) -> None:
+def test_a_device_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: FlowContext) -> None:
     process()
     whole = tree_of(snapshot_path(shop))
     shutil.rmtree(device_path(shop).parent)
@@ -177,7 +179,7 @@ def test_a_device_that_was_deleted_behind_our_back_is_made_again(process: Proces
 
 
 def test_a_device_without_snapshots_is_forgotten_and_made_again(
-    process: Process, shop: Workshop, engine: Engine
+    process: Process, shop: FlowContext, engine: Engine
 ) -> None:
     process()
     job = engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True))
@@ -190,7 +192,7 @@ def test_a_device_without_snapshots_is_forgotten_and_made_again(
 
 
 def test_a_device_that_is_made_again_has_room_for_as_many_files(
-    process: Process, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    process: Process, shop: FlowContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Device] = []
     create = DirectoryDevices.create
@@ -207,7 +209,7 @@ def test_a_device_that_is_made_again_has_room_for_as_many_files(
     assert [device.files for device in made] == [8, 8]
 
 
-def test_a_snapshot_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: Workshop) -> None:
+def test_a_snapshot_that_was_deleted_behind_our_back_is_made_again(process: Process, shop: FlowContext) -> None:
     process()
     shutil.rmtree(snapshot_path(shop).parent)
     healed = process()
@@ -217,7 +219,7 @@ def test_a_snapshot_that_was_deleted_behind_our_back_is_made_again(process: Proc
     assert_consistent(shop)
 
 
-def test_a_file_that_was_deleted_is_downloaded_again(process: Process, shop: Workshop) -> None:
+def test_a_file_that_was_deleted_is_downloaded_again(process: Process, shop: FlowContext) -> None:
     process()
     shop.file_of(IMAGE_ID).unlink()
     healed = process()
@@ -226,7 +228,9 @@ def test_a_file_that_was_deleted_is_downloaded_again(process: Process, shop: Wor
     assert_consistent(shop)
 
 
-def test_a_file_that_was_changed_in_place_is_downloaded_again(process: Process, shop: Workshop, source: Path) -> None:
+def test_a_file_that_was_changed_in_place_is_downloaded_again(
+    process: Process, shop: FlowContext, source: Path
+) -> None:
     process()
     file = shop.file_of(IMAGE_ID)
     with file.open("r+b") as opened:
@@ -238,7 +242,7 @@ def test_a_file_that_was_changed_in_place_is_downloaded_again(process: Process, 
     assert file.read_bytes() == source.read_bytes()
 
 
-def test_a_file_that_was_only_touched_is_read_once_and_believed(process: Process, shop: Workshop) -> None:
+def test_a_file_that_was_only_touched_is_read_once_and_believed(process: Process, shop: FlowContext) -> None:
     process()
     os.utime(shop.file_of(IMAGE_ID))
     again = process()
@@ -249,7 +253,7 @@ def test_a_file_that_was_only_touched_is_read_once_and_believed(process: Process
     assert verification.mtime_ns == shop.file_of(IMAGE_ID).stat().st_mtime_ns
 
 
-def test_verifying_finds_a_device_that_was_tampered_with(process: Process, shop: Workshop) -> None:
+def test_verifying_finds_a_device_that_was_tampered_with(process: Process, shop: FlowContext) -> None:
     process()
     (device_path(shop) / "rootfs/etc/hostname").write_bytes(b"evil!\n")
     believed = process()
@@ -261,7 +265,7 @@ def test_verifying_finds_a_device_that_was_tampered_with(process: Process, shop:
 
 
 def test_a_file_that_goes_while_it_is_judged_again_is_downloaded_again(
-    process: Process, shop: Workshop, source: Path, monkeypatch: pytest.MonkeyPatch
+    process: Process, shop: FlowContext, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.write_bytes(small_image(symlink(b"rootfs/etc/mtab", b"/proc/mounts")))
     process(policy=Policy.DISTRO)
@@ -282,7 +286,7 @@ def test_a_file_that_goes_while_it_is_judged_again_is_downloaded_again(
 
 
 def test_a_lock_whose_owner_is_not_live_is_taken_over_and_journaled(
-    process: Process, shop: Workshop, engine: Engine
+    process: Process, shop: FlowContext, engine: Engine
 ) -> None:
     shop.catalog.acquire_image_lock(IMAGE_ID, "job:01ARZ3NDEKTSV4RRFFQ69G5FAV")
     results = process()
@@ -293,7 +297,7 @@ def test_a_lock_whose_owner_is_not_live_is_taken_over_and_journaled(
     assert_consistent(shop)
 
 
-def test_a_lock_whose_owner_is_live_is_waited_for(process: Process, shop: Workshop, engine: Engine) -> None:
+def test_a_lock_whose_owner_is_live_is_waited_for(process: Process, shop: FlowContext, engine: Engine) -> None:
     request = msgspec.structs.replace(request_for(Path("/nowhere")), image_id="other", s3_key="other")
     live = engine.submit("process-image", request, delay=3600)
     shop.catalog.acquire_image_lock(IMAGE_ID, f"job:{live}")
@@ -309,7 +313,7 @@ def test_a_lock_whose_owner_is_live_is_waited_for(process: Process, shop: Worksh
     assert_consistent(shop)
 
 
-def test_what_is_done_waits_for_no_lock(process: Process, shop: Workshop, engine: Engine) -> None:
+def test_what_is_done_waits_for_no_lock(process: Process, shop: FlowContext, engine: Engine) -> None:
     process()
     request = msgspec.structs.replace(request_for(Path("/nowhere")), image_id="other", s3_key="other")
     live = engine.submit("process-image", request, delay=3600)
@@ -326,7 +330,7 @@ def _waits_for(engine: Engine, job_id: str) -> bool:
 
 
 def test_a_refused_image_leaves_nothing_and_is_refused_again_at_once(
-    process: Process, shop: Workshop, source: Path
+    process: Process, shop: FlowContext, source: Path
 ) -> None:
     source.write_bytes(small_image(member(b"rootfs/usr/su", b"", mode=0o4755)))
     first = process()
@@ -343,7 +347,7 @@ def test_a_refused_image_leaves_nothing_and_is_refused_again_at_once(
 
 
 def test_raised_limits_let_through_what_was_refused_by_lower_ones(
-    process: Process, shop: Workshop, tmp_path: Path, source: Path
+    process: Process, shop: FlowContext, tmp_path: Path, source: Path
 ) -> None:
     narrow = shop_with(shop, limits=Limits(entries=3))
     with Engine.open(tmp_path / "other", flows=all_flows(narrow)) as engine, engine.worker(concurrency=2):
@@ -356,7 +360,7 @@ def test_raised_limits_let_through_what_was_refused_by_lower_ones(
     assert outcomes(process()) == ["completed"] * 3
 
 
-def test_an_image_that_was_made_harmless_is_taken(process: Process, shop: Workshop, source: Path) -> None:
+def test_an_image_that_was_made_harmless_is_taken(process: Process, shop: FlowContext, source: Path) -> None:
     source.write_bytes(small_image(member(b"rootfs/usr/su", b"", mode=0o4755)))
     process()
     source.write_bytes(small_image())
@@ -367,7 +371,7 @@ def test_an_image_that_was_made_harmless_is_taken(process: Process, shop: Worksh
 
 
 def test_stricter_rules_refuse_what_laxer_ones_took_and_harm_nothing(
-    process: Process, shop: Workshop, source: Path
+    process: Process, shop: FlowContext, source: Path
 ) -> None:
     source.write_bytes(small_image(symlink(b"rootfs/etc/mtab", b"/proc/mounts")))
     taken = process(policy=Policy.DISTRO)
@@ -381,7 +385,7 @@ def test_stricter_rules_refuse_what_laxer_ones_took_and_harm_nothing(
 
 
 def test_stricter_rules_that_come_at_the_same_time_harm_nothing(
-    process: Process, shop: Workshop, source: Path, monkeypatch: pytest.MonkeyPatch
+    process: Process, shop: FlowContext, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.write_bytes(small_image(symlink(b"rootfs/etc/mtab", b"/proc/mounts")))
     check = Catalog.check_image_downloaded
@@ -407,7 +411,7 @@ def test_stricter_rules_that_come_at_the_same_time_harm_nothing(
 
 
 def test_a_job_that_waits_for_the_lock_removes_nothing_when_it_is_cancelled(
-    process: Process, shop: Workshop, source: Path, engine: Engine
+    process: Process, shop: FlowContext, source: Path, engine: Engine
 ) -> None:
     request = msgspec.structs.replace(request_for(Path("/nowhere")), image_id="other", s3_key="other")
     live = engine.submit("process-image", request, delay=3600)
@@ -455,7 +459,7 @@ def test_small_files_need_more_space_than_their_content(tmp_path: Path, source: 
     assert refused.startswith("NoSpace: ")
 
 
-def test_a_pinned_digest_is_the_only_content_that_is_taken(process: Process, shop: Workshop) -> None:
+def test_a_pinned_digest_is_the_only_content_that_is_taken(process: Process, shop: FlowContext) -> None:
     wrong = process(sha256="0" * 64)
 
     assert reason(wrong["download"]).startswith("ChecksumMismatch: ")
@@ -463,7 +467,7 @@ def test_a_pinned_digest_is_the_only_content_that_is_taken(process: Process, sho
 
 
 def test_an_image_without_a_root_file_system_is_refused_and_its_device_removed(
-    process: Process, shop: Workshop, source: Path
+    process: Process, shop: FlowContext, source: Path
 ) -> None:
     from tests.support.images.archives import archive
 
@@ -479,7 +483,7 @@ def test_an_image_without_a_root_file_system_is_refused_and_its_device_removed(
 
 
 def test_an_image_id_that_is_recorded_under_another_key_is_refused_and_harms_nothing(
-    process: Process, shop: Workshop, engine: Engine, tmp_path: Path
+    process: Process, shop: FlowContext, engine: Engine, tmp_path: Path
 ) -> None:
     process()
     before = shop.file_of(IMAGE_ID).read_bytes()
@@ -500,7 +504,7 @@ def test_an_image_id_that_is_recorded_under_another_key_is_refused_and_harms_not
 
 
 def test_the_same_key_from_elsewhere_is_not_taken_for_what_was_downloaded(
-    process: Process, shop: Workshop, engine: Engine, tmp_path: Path
+    process: Process, shop: FlowContext, engine: Engine, tmp_path: Path
 ) -> None:
     process()
     other = tmp_path / "other.tar"
@@ -517,7 +521,7 @@ def test_the_same_key_from_elsewhere_is_not_taken_for_what_was_downloaded(
 
 
 def test_what_was_refused_when_it_was_unpacked_is_judged_again_if_asked_for(
-    process: Process, shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    process: Process, shop: FlowContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(content: Path) -> None:
         raise ImageRefused("LAYOUT_NO_ROOTFS", "by rules of an older version")
@@ -534,7 +538,7 @@ def test_what_was_refused_when_it_was_unpacked_is_judged_again_if_asked_for(
 
 
 def test_other_content_under_the_same_name_is_refused_while_snapshots_of_the_first_exist(
-    process: Process, shop: Workshop, source: Path, engine: Engine
+    process: Process, shop: FlowContext, source: Path, engine: Engine
 ) -> None:
     process()
     source.write_bytes(small_image(member(b"rootfs/etc/new", b"new")))
@@ -552,7 +556,9 @@ def test_other_content_under_the_same_name_is_refused_while_snapshots_of_the_fir
 # --- undone -------------------------------------------------------------------------------------------------
 
 
-def test_a_deactivated_snapshot_keeps_what_was_written_to_it(process: Process, shop: Workshop, engine: Engine) -> None:
+def test_a_deactivated_snapshot_keeps_what_was_written_to_it(
+    process: Process, shop: FlowContext, engine: Engine
+) -> None:
     process()
     (snapshot_path(shop) / "rootfs/etc/mine").write_bytes(b"mine")
     engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}")), timeout=30)
@@ -565,7 +571,7 @@ def test_a_deactivated_snapshot_keeps_what_was_written_to_it(process: Process, s
     assert (snapshot_path(shop) / "rootfs/etc/mine").read_bytes() == b"mine"
 
 
-def test_an_image_with_snapshots_is_removed_only_by_force(process: Process, shop: Workshop, engine: Engine) -> None:
+def test_an_image_with_snapshots_is_removed_only_by_force(process: Process, shop: FlowContext, engine: Engine) -> None:
     process()
     refused = engine.wait(engine.submit("remove-image", RemoveRequest(image_id=IMAGE_ID)), timeout=30)
     kept = tree_of(snapshot_path(shop))
@@ -581,7 +587,7 @@ def test_an_image_with_snapshots_is_removed_only_by_force(process: Process, shop
     assert shop.catalog.list_image_locks() == []
 
 
-def test_a_snapshot_of_a_device_that_is_gone_is_aborted(process: Process, shop: Workshop, engine: Engine) -> None:
+def test_a_snapshot_of_a_device_that_is_gone_is_aborted(process: Process, shop: FlowContext, engine: Engine) -> None:
     process()
     row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
     assert row is not None
@@ -596,7 +602,7 @@ def test_a_snapshot_of_a_device_that_is_gone_is_aborted(process: Process, shop: 
 
 
 def test_a_snapshot_that_is_made_meanwhile_outlives_a_removal_or_is_not_made(
-    process: Process, shop: Workshop, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    process: Process, shop: FlowContext, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process()
     engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True)))
@@ -626,7 +632,7 @@ def test_a_snapshot_that_is_made_meanwhile_outlives_a_removal_or_is_not_made(
 
 
 def test_a_snapshot_is_not_recorded_while_its_image_is_being_removed(
-    process: Process, shop: Workshop, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    process: Process, shop: FlowContext, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process()
     engine.wait(engine.submit("deactivate-snapshot", DeactivateRequest(snapshot_name=f"snap-{IMAGE_ID}", delete=True)))
@@ -665,7 +671,7 @@ def _waits_or_has_ended(engine: Engine, job_id: str) -> bool:
 # --- many at once -------------------------------------------------------------------------------------------
 
 
-def test_ten_requests_for_one_image_do_the_work_once(engine: Engine, source: Path, shop: Workshop) -> None:
+def test_ten_requests_for_one_image_do_the_work_once(engine: Engine, source: Path, shop: FlowContext) -> None:
     jobs: list[str] = []
     request = request_for(source)
 
@@ -689,7 +695,7 @@ def test_ten_requests_for_one_image_do_the_work_once(engine: Engine, source: Pat
 
 
 def test_requests_for_ten_snapshots_of_one_image_share_its_download_and_unpacking(
-    engine: Engine, source: Path, shop: Workshop
+    engine: Engine, source: Path, shop: FlowContext
 ) -> None:
     requests = [request_for(source, snapshot=f"vm-{number}") for number in range(10)]
     jobs = [engine.submit("process-image", request, key=key_of(request)) for request in requests]
@@ -702,7 +708,7 @@ def test_requests_for_ten_snapshots_of_one_image_share_its_download_and_unpackin
     assert_consistent(shop)
 
 
-def test_ten_images_keep_to_the_limits_of_the_queues(engine: Engine, source: Path, shop: Workshop) -> None:
+def test_ten_images_keep_to_the_limits_of_the_queues(engine: Engine, source: Path, shop: FlowContext) -> None:
     jobs = []
     for number in range(10):
         request = msgspec.structs.replace(request_for(source), image_id=f"image-{number}", s3_key=f"key-{number}")
@@ -724,7 +730,7 @@ def test_ten_images_keep_to_the_limits_of_the_queues(engine: Engine, source: Pat
 
 
 def test_a_cancelled_unpacking_leaves_no_device_no_lock_and_no_process(
-    engine: Engine, shop: Workshop, source: Path
+    engine: Engine, shop: FlowContext, source: Path
 ) -> None:
     # So many that the cancellation comes long before the end.
     big = b"".join(member(b"rootfs/usr/%d" % number, b"x") for number in range(60_000))
@@ -742,5 +748,5 @@ def test_a_cancelled_unpacking_leaves_no_device_no_lock_and_no_process(
     assert shop.catalog.list_image_locks() == []
 
 
-def _is_extracting(shop: Workshop) -> bool:
+def _is_extracting(shop: FlowContext) -> bool:
     return any(any(path.iterdir()) for path in (shop.images.parent / "devices").glob("thin-*/content/rootfs/usr"))

@@ -455,11 +455,11 @@ def test_one_command_resolves_its_settings_and_parses_its_place_once(
 
     once = {
         ("holdfast_images.settings", "load_settings"),
-        ("holdfast_images.catalog.place", "database_path"),
+        ("holdfast_images.catalog.catalog", "database_path"),
         ("holdfast_images.catalog.catalog", "open"),
-        ("holdfast.store.opening", "open_store"),
+        ("holdfast.store.open", "open_store"),
         ("holdfast_images.host", "open_devices"),
-        ("holdfast_images.data_owner", "claim_data"),
+        ("holdfast_images.host", "claim_data"),
     }
     seen: Counter[tuple[str, str]] = Counter()
 

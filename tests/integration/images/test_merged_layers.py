@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast_images.archive.compression import open_stream
-from holdfast_images.archive.entry import Entry, Kind, Limits, Policy
-from holdfast_images.archive.extract import Extraction
-from holdfast_images.archive.layers import LayeredTree
-from holdfast_images.archive.merged import MergedLayers
-from holdfast_images.archive.reading import TarReader
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import Entry, EntryKind, Limits, Policy, Reason
+from holdfast_images.archive.extract import Extraction, LayeredTree
+from holdfast_images.archive.inspection import MergedLayers
+from holdfast_images.archive.reader import TarReader
 from holdfast_images.archive.rules import Judge
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import archive, descriptor, directory, hardlink, member, symlink
@@ -46,16 +44,16 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "target"
 
 
-def on_disk(root: Path) -> dict[bytes, tuple[Kind, bytes]]:
+def on_disk(root: Path) -> dict[bytes, tuple[EntryKind, bytes]]:
     found = {}
     for folder, folders, files in os.walk(os.fsencode(root)):
         for name in folders + files:
             path = os.path.join(folder, name)
             inside = os.path.relpath(path, os.fsencode(root))
             if os.path.islink(path):
-                found[inside] = (Kind.SYMLINK, os.readlink(path))
+                found[inside] = (EntryKind.SYMLINK, os.readlink(path))
             else:
-                found[inside] = (Kind.DIRECTORY if os.path.isdir(path) else Kind.FILE, b"")
+                found[inside] = (EntryKind.DIRECTORY if os.path.isdir(path) else EntryKind.FILE, b"")
     return found
 
 
@@ -81,11 +79,14 @@ def test_the_merged_tree_is_the_one_on_disk(layers: list[list[bytes]]) -> None:
                 return
         tree.close()
 
-        links = {path: (Kind.SYMLINK, target) for path, target in merged.symlinks.items()}
-        kinds = {path: (kind, b"") for path, kind in merged.kinds.items() if kind is not Kind.SYMLINK}
+        links = {path: (EntryKind.SYMLINK, target) for path, target in merged.symlinks.items()}
+        kinds = {path: (kind, b"") for path, kind in merged.kinds.items() if kind is not EntryKind.SYMLINK}
         assert kinds | links == on_disk(root)
         files = {entry.stat().st_ino: entry.stat().st_size for entry in walk_files(root)}
-        assert merged.totals() == (sum(k is not Kind.DIRECTORY for k in merged.kinds.values()), sum(files.values()))
+        assert merged.totals() == (
+            sum(k is not EntryKind.DIRECTORY for k in merged.kinds.values()),
+            sum(files.values()),
+        )
     finally:
         os.umask(umask)
         os.close(fd)

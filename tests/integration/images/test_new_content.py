@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import Engine, JobState
 from holdfast_images.archive.entry import Policy
-from holdfast_images.flows.messages import DeactivateRequest, DownloadRequest, RemoveRequest, UnpackRequest
-from holdfast_images.flows.workshop import Workshop, uuids_of
-from holdfast_images.source.locations import location_of
+from holdfast_images.flows.context import FlowContext, uuids_of
+from holdfast_images.flows.schemas import DeactivateRequest, DownloadRequest, RemoveRequest, UnpackRequest
+from holdfast_images.source.location import location_of
 from tests.integration.images.conftest import Process
 from tests.integration.images.test_flows import assert_consistent, device_path, hint, outcomes, reason, snapshot_path
 from tests.support.images.archives import member
@@ -28,7 +28,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def everything(shop: Workshop) -> dict[str, Any]:
+def everything(shop: FlowContext) -> dict[str, Any]:
     """What the catalog says of the image, and what is on disk."""
     catalog = shop.catalog
     return {
@@ -56,7 +56,7 @@ def unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
         assert after[name] == before[name], name
 
 
-def is_the_content(shop: Workshop, content: bytes) -> None:
+def is_the_content(shop: FlowContext, content: bytes) -> None:
     image, row = shop.catalog.get_image_by_id(IMAGE_ID), shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
     assert image is not None
     assert row is not None
@@ -85,7 +85,7 @@ ASKED = [{"sha256": digest(NEW)}, {"refresh": True}, {"verify": True}, {"refresh
 
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 def test_nothing_changes_while_there_are_snapshots_of_the_old(
-    process: Process, shop: Workshop, source: Path, asked: dict[str, Any]
+    process: Process, shop: FlowContext, source: Path, asked: dict[str, Any]
 ) -> None:
     process()
     before = everything(shop)
@@ -102,7 +102,7 @@ def test_nothing_changes_while_there_are_snapshots_of_the_old(
 @pytest.mark.parametrize("asked", ASKED, ids=str)
 @pytest.mark.usefixtures("without_snapshots")
 def test_file_row_and_device_change_together(
-    process: Process, shop: Workshop, source: Path, asked: dict[str, Any]
+    process: Process, shop: FlowContext, source: Path, asked: dict[str, Any]
 ) -> None:
     source.write_bytes(NEW)
     results = process(**asked)
@@ -114,7 +114,7 @@ def test_file_row_and_device_change_together(
 
 
 @pytest.mark.usefixtures("without_snapshots")
-def test_content_may_change_again_and_back(process: Process, shop: Workshop, source: Path, engine: Engine) -> None:
+def test_content_may_change_again_and_back(process: Process, shop: FlowContext, source: Path, engine: Engine) -> None:
     for content in (NEW, OLD, NEW):
         source.write_bytes(content)
         assert outcomes(process(sha256=digest(content))) == ["completed"] * 3
@@ -126,7 +126,7 @@ def test_content_may_change_again_and_back(process: Process, shop: Workshop, sou
 @pytest.mark.parametrize("new", [REFUSED, b"no archive", small_image(member(b"rootfs/etc", b"", mode=0o777))], ids=len)
 @pytest.mark.usefixtures("without_snapshots")
 def test_new_content_that_is_refused_changes_nothing(
-    process: Process, shop: Workshop, source: Path, new: bytes
+    process: Process, shop: FlowContext, source: Path, new: bytes
 ) -> None:
     before = everything(shop)
     source.write_bytes(new)
@@ -139,7 +139,7 @@ def test_new_content_that_is_refused_changes_nothing(
 
 @pytest.mark.usefixtures("without_snapshots")
 def test_new_content_that_cannot_be_unpacked_changes_nothing(
-    engine: Engine, shop: Workshop, source: Path, process: Process
+    engine: Engine, shop: FlowContext, source: Path, process: Process
 ) -> None:
     before = everything(shop)
     source.write_bytes(NEW)
@@ -161,7 +161,7 @@ def test_new_content_that_cannot_be_unpacked_changes_nothing(
 
 
 @pytest.mark.usefixtures("without_snapshots")
-def test_the_same_content_by_other_rules_replaces_the_device_only(process: Process, shop: Workshop) -> None:
+def test_the_same_content_by_other_rules_replaces_the_device_only(process: Process, shop: FlowContext) -> None:
     before = everything(shop)
     results = process(policy=Policy.DISTRO, keep_setuid=True)
 
@@ -170,7 +170,7 @@ def test_the_same_content_by_other_rules_replaces_the_device_only(process: Proce
     is_the_content(shop, OLD)
 
 
-def test_an_object_that_has_not_changed_is_not_fetched_again(process: Process, shop: Workshop, source: Path) -> None:
+def test_an_object_that_has_not_changed_is_not_fetched_again(process: Process, shop: FlowContext, source: Path) -> None:
     process()
     before = shop.catalog.get_verification(IMAGE_ID)
     fresh = process(refresh=True)
@@ -185,7 +185,9 @@ def test_an_object_that_has_not_changed_is_not_fetched_again(process: Process, s
     assert after.asked_at >= before.asked_at
 
 
-def test_the_same_bytes_under_another_etag_are_the_same_image(process: Process, shop: Workshop, source: Path) -> None:
+def test_the_same_bytes_under_another_etag_are_the_same_image(
+    process: Process, shop: FlowContext, source: Path
+) -> None:
     process()
     before = everything(shop)
     source.unlink()
@@ -209,7 +211,7 @@ def test_an_object_that_is_gone_is_told_when_it_is_asked_for(process: Process, s
 
 
 def test_a_second_image_id_makes_a_second_image_of_the_same_object(
-    process: Process, shop: Workshop, engine: Engine, source: Path
+    process: Process, shop: FlowContext, engine: Engine, source: Path
 ) -> None:
     process()
     source.write_bytes(NEW)
@@ -226,7 +228,7 @@ def test_a_second_image_id_makes_a_second_image_of_the_same_object(
 
 @pytest.mark.usefixtures("without_snapshots")
 def test_removing_an_image_removes_new_content_that_was_not_in_use_yet(
-    engine: Engine, shop: Workshop, source: Path
+    engine: Engine, shop: FlowContext, source: Path
 ) -> None:
     source.write_bytes(NEW)
     asked = request_for(source, sha256=digest(NEW))
@@ -246,7 +248,7 @@ def test_removing_an_image_removes_new_content_that_was_not_in_use_yet(
 
 @pytest.mark.usefixtures("without_snapshots")
 def test_an_update_and_a_snapshot_at_the_same_time_never_mix(
-    process: Process, shop: Workshop, source: Path, engine: Engine
+    process: Process, shop: FlowContext, source: Path, engine: Engine
 ) -> None:
     """A snapshot of the old content that comes while the new is unpacked stops the new content, and nothing else."""
     source.write_bytes(NEW)

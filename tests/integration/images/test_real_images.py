@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_images.archive.entry import Policy, Severity
+from holdfast_images.archive.entry import ArchiveSeverity, Policy
 from tests.support.images import real_images
 from tests.support.images.extracting import Fact, extracted, facts, inspected_by_child
 
@@ -62,7 +62,7 @@ def test_a_debian_tar_is_unpacked_as_gnu_tar_does(tmp_path: Path, debian: Path, 
     report = inspected_by_child(archive, target, keep_setuid=True)
     told = extracted(archive, target, keep_setuid=True)
 
-    assert [each for each in report.findings if each.severity is Severity.ERROR] == []
+    assert [each for each in report.findings if each.severity is ArchiveSeverity.ERROR] == []
     assert differences(facts(target), facts(other)) == {}
     assert told.file_count > 2000
 
@@ -72,7 +72,7 @@ def test_a_debian_tar_is_refused_by_strict_with_a_reason_for_each_entry(tmp_path
     real_images.run("tar", "-C", debian, "-cf", archive, ".")
     report = inspected_by_child(archive, tmp_path / "target", Policy.STRICT)
 
-    errors = {each.code for each in report.findings if each.severity is Severity.ERROR}
+    errors = {each.code for each in report.findings if each.severity is ArchiveSeverity.ERROR}
     assert not report.acceptable
     assert {"SETUID", "ABSOLUTE_SYMLINK"} <= errors
 

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from holdfast import Engine, JobState
-from holdfast_images.flows.messages import (
+from holdfast_images.flows.context import FlowContext
+from holdfast_images.flows.schemas import (
     ActivateRequest,
     DeactivateRequest,
     DownloadRequest,
@@ -19,8 +20,7 @@ from holdfast_images.flows.messages import (
     RemoveRequest,
     UnpackRequest,
 )
-from holdfast_images.flows.workshop import Workshop
-from holdfast_images.source.locations import FileObject, HttpObject, S3Object
+from holdfast_images.source.location import FileObject, HttpObject, S3Object
 from tests.integration.images.conftest import Process
 from tests.support.images.small_image import IMAGE_ID, request_for
 
@@ -68,7 +68,7 @@ def test_an_image_id_that_is_none_is_refused_by_every_flow(
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_that_is_none_is_refused(
-    engine: Engine, shop: Workshop, request_of_the_file: ProcessRequest, key: str
+    engine: Engine, shop: FlowContext, request_of_the_file: ProcessRequest, key: str
 ) -> None:
     location = request_of_the_file.location
     named = DownloadRequest(s3_key=key, image_id="x", location=location)
@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused(engine: Engine, process: Process, flow: str, 
 
 
 def test_a_pool_is_not_chosen_for_a_snapshot_that_is_there_either(
-    engine: Engine, process: Process, shop: Workshop
+    engine: Engine, process: Process, shop: FlowContext
 ) -> None:
     process()
     row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
@@ -130,7 +130,7 @@ def test_a_pool_is_not_chosen_for_a_snapshot_that_is_there_either(
 
 
 def test_only_what_was_verified_is_unpacked_whoever_asks(
-    engine: Engine, process: Process, shop: Workshop, tmp_path: Path
+    engine: Engine, process: Process, shop: FlowContext, tmp_path: Path
 ) -> None:
     """Another file, another checksum, a failed download, no download: nothing of it becomes a device."""
     process()
@@ -148,7 +148,9 @@ def test_only_what_was_verified_is_unpacked_whoever_asks(
     assert "CatalogConflict" in ended(engine, "unpack-image", failed)
 
 
-def test_a_path_in_a_request_is_not_believed(engine: Engine, process: Process, shop: Workshop, tmp_path: Path) -> None:
+def test_a_path_in_a_request_is_not_believed(
+    engine: Engine, process: Process, shop: FlowContext, tmp_path: Path
+) -> None:
     process()
     image = shop.catalog.get_image_by_id(IMAGE_ID)
     assert image is not None
@@ -163,7 +165,7 @@ def test_a_path_in_a_request_is_not_believed(engine: Engine, process: Process, s
 
 
 def test_an_image_with_a_snapshot_in_use_is_recorded_as_active_again(
-    process: Process, shop: Workshop, tmp_path: Path
+    process: Process, shop: FlowContext, tmp_path: Path
 ) -> None:
     process()
     with sqlite3.connect(tmp_path / "state/holdfast.db") as database:

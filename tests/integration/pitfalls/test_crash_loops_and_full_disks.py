@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import JobState, fixed
-from holdfast.core.ending import EndCode
 from holdfast.core.states import Disposition
+from holdfast.core.step import EndCode
 from holdfast.crash_points import set_hook
 from holdfast.sql_files import load_statements
-from holdfast.store import processes as identity
+from holdfast.store import liveness
 from tests.integration.conftest import OpenEngine
 from tests.support.bench import (
     OPERATOR,
@@ -64,7 +64,7 @@ def test_21_a_job_that_kills_its_worker_again_and_again_is_quarantined(open_engi
         subprocess.run([sys.executable, "-c", SUICIDE, state, job_id], cwd=ROOT, check=False, timeout=60).returncode
         for _ in range(3)
     ]
-    engine.store.recover(is_dead=identity.is_dead, actor="guard")
+    engine.store.recover(is_dead=liveness.is_dead, actor="guard")
     last = subprocess.run([sys.executable, "-c", SUICIDE, state, job_id], cwd=ROOT, check=False, timeout=60)
 
     job = engine.store.job(job_id)

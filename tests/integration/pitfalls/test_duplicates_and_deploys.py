@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import Flow, JobState, Rewind, fixed
-from holdfast.core.ending import EndCode
+from holdfast.core.step import EndCode
 from holdfast.crash_points import set_hook
 from holdfast.errors import StoreBusy
 from tests.integration.conftest import QUICK, OpenEngine
@@ -121,7 +121,7 @@ def test_11_a_locked_database_at_any_read_is_no_failure_of_a_job(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(engine.store, verb, locked)
-    monkeypatch.setattr("holdfast.engine.worker.ANNOUNCE_INTERVAL", 0.1)
+    monkeypatch.setattr("holdfast.worker.worker.ANNOUNCE_INTERVAL", 0.1)
     with engine.worker(lease=2, recovery_interval=0.3, stop_grace=1):
         result = engine.wait(job_id, timeout=20)
         eventually(lambda: calls.count(verb), "it was asked, and was locked")

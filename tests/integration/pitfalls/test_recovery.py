@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Flow, JobState
-from holdfast.core.worker_id import parse_worker_id
+from holdfast.core.values import parse_worker_id
 from holdfast.errors import StoreBusy
-from holdfast.store import processes as identity
+from holdfast.store import liveness
 from tests.integration.conftest import QUICK, OpenEngine
 from tests.support.flows import Answer, Ask, Tally, flow_of, note, write_effect
 
@@ -57,22 +57,22 @@ def test_06_no_process_can_be_mistaken_for_the_one_before_it(open_engine: OpenEn
     another_boot = ids[0].replace(me.boot, "0" * len(me.boot))
 
     assert len(set(ids)) == 3
-    assert [identity.is_dead(worker_id) for worker_id in ids] == [False, False, False]
-    assert identity.is_dead(another_start), "the same pid, but another process"
-    assert identity.is_dead(another_boot), "the same pid, but another life of the machine"
+    assert [liveness.is_dead(worker_id) for worker_id in ids] == [False, False, False]
+    assert liveness.is_dead(another_start), "the same pid, but another process"
+    assert liveness.is_dead(another_boot), "the same pid, but another life of the machine"
 
 
 @pytest.mark.parametrize("number", [24, 13, 5], ids=["too many open files", "permission denied", "input/output error"])
 def test_06_what_cannot_be_known_is_not_dead(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """A worker that has run out of file descriptors must not declare everybody else dead, nor itself."""
-    me = identity.new_worker_id()
+    me = liveness.new_worker_id()
 
     def unreadable(*_args: object, **_kwargs: object) -> str:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "read_text", unreadable)
 
-    assert not identity.is_dead(me)
+    assert not liveness.is_dead(me)
 
 
 def test_07_recovery_gives_back_and_never_runs_what_it_has_not_claimed(

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import JobState
 from holdfast.errors import StoreBusy
-from holdfast.store import processes as identity
+from holdfast.store import liveness
 from tests.integration.conftest import OpenEngine
 from tests.support.bench import (
     LEASE_MS,
@@ -24,7 +24,7 @@ def test_13_rescue_is_neither_hours_late_nor_too_early(open_engine: OpenEngine) 
     slow = flow_of(lambda run: time.sleep(2.0), "slow")
     quick = flow_of(note("quick"), "quick")
     engine = open_engine(slow, quick)
-    dead = f"{identity.new_worker_id().rsplit(':', 5)[0]}:999999999:1:{identity.boot_id()}:{identity.pid_namespace()}:x"
+    dead = f"{liveness.new_worker_id().rsplit(':', 5)[0]}:999999999:1:{liveness.boot_id()}:{liveness.pid_namespace()}:x"
     orphan = engine.submit(quick, Ask())
     engine.store.claim(worker_id=dead, flows={"quick": quick.fingerprint}, limit=1, lease_ms=86_400_000)
     working = engine.submit(slow, Ask())

@@ -12,10 +12,9 @@ from typing import Literal
 import zstandard
 
 from holdfast_images.archive.compression import open_stream
-from holdfast_images.archive.entry import Entry, Limits, Policy, Report
-from holdfast_images.archive.inspecting import inspect_tar, refusal
-from holdfast_images.archive.merged import MergedLayers
-from holdfast_images.archive.reading import TarReader
+from holdfast_images.archive.entry import Entry, InspectionReport, Limits, Policy
+from holdfast_images.archive.inspection import MergedLayers, inspect_tar, refusal
+from holdfast_images.archive.reader import TarReader
 from holdfast_images.errors import ImageRefused
 
 BLOCK = 512
@@ -190,14 +189,14 @@ def inspected(
     limits: Limits | None = None,
     keep_setuid: bool = False,
     layer: bool = False,
-) -> Report:
+) -> InspectionReport:
     """What is said about an archive; one that cannot even be opened has a report as well."""
     limits = limits or Limits()
     with descriptor(content) as fd:
         try:
             stream = open_stream(fd, limits=limits)
         except ImageRefused as refused:
-            return Report(
+            return InspectionReport(
                 acceptable=False,
                 policy=policy,
                 form="tar",

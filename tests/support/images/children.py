@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast_images.archive.lines import Job
+from holdfast_images.archive.protocol import Job
 from tests.support.images.extracting import NOBODY
 
 PR_SET_KEEPCAPS = 8

@@ -17,7 +17,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from holdfast_images.archive import confining, kernel
+from holdfast_images.archive import confinement as confining
+from holdfast_images.archive import confinement as kernel
 
 
 def outcome(attempt: Callable[[], Any]) -> str:

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast_images.devices.crash_points import set_hook
 from holdfast_images.devices.directory import DirectoryDevices
+from holdfast_images.devices.lock import set_hook
 from holdfast_images.devices.protocol import Device, Devices
 
 IN_GUEST = "HOLDFAST_GUEST" in os.environ

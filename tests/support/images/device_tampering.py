@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast_images.devices.file_digest import GET_FLAGS, IMMUTABLE, SET_FLAGS
+from holdfast_images.devices.manifest import GET_FLAGS, IMMUTABLE, SET_FLAGS
 
 SIZE = 200_000
 CAPABILITY = bytes.fromhex("0100000280000000000000000000000000000000")

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast_images.archive.entry import Extracted, Limits, Policy, Report
+from holdfast_images.archive.entry import Extracted, InspectionReport, Limits, Policy
 from holdfast_images.archive.manifests import host_architecture
-from holdfast_images.archive.running import extract_image, inspect_image
+from holdfast_images.archive.sandbox import extract_image, inspect_image
 from tests.support.images.archives import Compression, archive, compressed, directory, member, symlink
 
 NOBODY = 65534
@@ -78,7 +78,9 @@ def extracted(
     return extract_image(path, target, policy=policy, limits=limits or Limits(), **options)
 
 
-def inspected_by_child(content: bytes | Path, place: Path, policy: Policy = Policy.DISTRO, **options: Any) -> Report:
+def inspected_by_child(
+    content: bytes | Path, place: Path, policy: Policy = Policy.DISTRO, **options: Any
+) -> InspectionReport:
     path = content if isinstance(content, Path) else written(content, place)
     options = {"timeout": TIMEOUT, "limits": Limits(), **options}
     return inspect_image(path, policy=policy, **options)

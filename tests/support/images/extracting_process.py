@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.running import extract_image
+from holdfast_images.archive.sandbox import extract_image
 from holdfast_images.errors import ImageError
 from tests.support.images.children import child_of_mine
 

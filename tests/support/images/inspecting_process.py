@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.running import inspect_image
+from holdfast_images.archive.sandbox import inspect_image
 
 
 def main(archive: str) -> None:

@@ -11,7 +11,7 @@ import sys
 
 from holdfast.crash_points import set_hook
 from holdfast_images.cli.main import main
-from holdfast_images.devices.crash_points import set_hook as set_device_hook
+from holdfast_images.devices.lock import set_hook as set_device_hook
 
 if __name__ == "__main__":
     point, after = sys.argv[1:3]

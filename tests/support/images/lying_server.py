@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from holdfast_images.source.locations import HttpObject
+from holdfast_images.source.location import HttpObject
 
 PATH = "/images/debian.tar"
 _PART = 16 << 10

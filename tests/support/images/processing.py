@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import Engine
 from holdfast.core.records import JobResult
-from holdfast_images.flows.messages import ProcessRequest, key_of
+from holdfast_images.flows.schemas import ProcessRequest, key_of
 
 PATIENCE = 100.0
 

@@ -15,8 +15,7 @@ import msgspec
 import obstore
 from obstore.store import S3Store
 
-from holdfast_images.source.locations import Location, location_of
-from holdfast_images.source.settings import Credentials, Secret, SourceSettings
+from holdfast_images.source.location import Credentials, Location, Secret, SourceSettings, location_of
 from tests.support.waiting import eventually
 
 BUCKET = "images-under-test"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.devices.directory import DirectoryDevices
-from holdfast_images.flows.messages import Judging, ProcessRequest
-from holdfast_images.flows.workshop import Workshop
-from holdfast_images.source.locations import location_of
+from holdfast_images.flows.context import FlowContext
+from holdfast_images.flows.schemas import Judging, ProcessRequest
+from holdfast_images.source.location import location_of
 from tests.support.images import archives
 
 IMAGE_ID = "small"
@@ -30,13 +30,13 @@ def small_image(*more: bytes) -> bytes:
     )
 
 
-def workshop_at(directory: Path) -> Workshop:
+def workshop_at(directory: Path) -> FlowContext:
     """Catalog, devices and files below one directory."""
     state = directory / "state"
-    return Workshop(catalog=Catalog.open(state), devices=DirectoryDevices.open(state), images=state / "images")
+    return FlowContext(catalog=Catalog.open(state), devices=DirectoryDevices.open(state), images=state / "images")
 
 
-def shop_with(shop: Workshop, **changes: object) -> Workshop:
+def shop_with(shop: FlowContext, **changes: object) -> FlowContext:
     """The same parts, but for these."""
     other = copy.copy(shop)
     for name, value in changes.items():

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.chain import GENESIS, chain_faults, hash_of
+from holdfast.core.hash_chain import GENESIS, chain_faults, hash_of
 from holdfast.core.records import JournalEntry
 from tests.support.facts import Life, lives, replace
 

@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.core.codec import WRITING_ERRORS, codec_of
+from holdfast.core.values import WRITING_ERRORS, codec_of
 from holdfast.errors import DefinitionError
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.current_step import CurrentStep, RunningRow, current_step, step_after
-from holdfast.core.ending import CLEANUP_POSITION, EndCode
+from holdfast.core.progress import CurrentStep, RunningRow, current_step, step_after
+from holdfast.core.step import CLEANUP_POSITION, EndCode
 from tests.support.facts import a_row
 
 DEFINITION = '{"flow":"demo","version":"","steps":["one","two","three"]}'

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.flow import Flow
+from holdfast.core.progress import StallVerdict, stall_verdict
 from holdfast.core.records import JobRecord
-from holdfast.core.stall import StallVerdict, stall_verdict
 from tests.support.facts import START, a_job
 
 MINUTE = 60_000

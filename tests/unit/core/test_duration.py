@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.duration import LONGEST, milliseconds_since_epoch, seconds_of, time_given, time_since
+from holdfast.core.retry import LONGEST, milliseconds_since_epoch, seconds_of, time_given, time_since
 from holdfast.errors import BadInput, DefinitionError
 
 NOW_MS = 1_780_000_000_000

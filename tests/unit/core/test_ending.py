@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.ending import (
+from holdfast.core.states import (
+    STATE_OF_DISPOSITION,
+    Disposition,
+    JobState,
+    disposition_transitions,
+    is_legal_job_transition,
+)
+from holdfast.core.step import (
     CARRYING_CODES,
     CRASH_CODES,
     INTERRUPTING_CODES,
@@ -17,13 +24,6 @@ from holdfast.core.ending import (
     EndCode,
     disposition_after_error,
     path_after_crash,
-)
-from holdfast.core.states import (
-    STATE_OF_DISPOSITION,
-    Disposition,
-    JobState,
-    disposition_transitions,
-    is_legal_job_transition,
 )
 from tests.support.facts import a_job
 

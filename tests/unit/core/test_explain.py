@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.current_step import current_step
-from holdfast.core.ending import EndCode
 from holdfast.core.explain import ExplainFacts, Explanation, ReasonCode, explain, iso_utc
+from holdfast.core.progress import current_step
 from holdfast.core.records import Ending, ExecutionRecord, JobRecord, QueueRecord
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
+from holdfast.core.step import EndCode
 from tests.support.facts import JOB_ID, LEASE_MS, START, Life, a_job, a_row, an_execution, lives, replace
 
 OTHER = "01HYYYYYYYYYYYYYYYYYYYYYYY"

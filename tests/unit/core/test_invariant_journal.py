@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from holdfast.core.chain import hash_of
+from holdfast.core.hash_chain import hash_of
 from holdfast.core.invariants import check_job, check_journal
 from holdfast.core.states import JobState
 from tests.support.facts import Life, codes, lives, replace

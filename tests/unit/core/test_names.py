@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.names import KEY_LIMIT, NAME_LIMIT, checked_job_id, checked_key, checked_name, ulid_from
+from holdfast.core.values import KEY_LIMIT, NAME_LIMIT, checked_job_id, checked_key, checked_name, ulid_from
 from holdfast.errors import DefinitionError, InvalidKeyError
 
 times = st.integers(0, 2**48 - 1)

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from holdfast.core.outcomes import (
+from holdfast.core.step import (
     Abort,
     Done,
     Handoff,

@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.core.flow import Flow
-from holdfast.core.names import ulid_from
-from holdfast.core.outcomes import Abort, WaitFor
-from holdfast.core.pipeline import Pipeline, PipelineResponse
+from holdfast.core.flow import Flow, Pipeline, PipelineResponse
 from holdfast.core.records import JobResult
 from holdfast.core.states import JobState
+from holdfast.core.step import Abort, WaitFor
+from holdfast.core.values import ulid_from
 from holdfast.errors import DefinitionError
 
 

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.projection import ExecutionView, project
 from holdfast.core.states import (
     LIVE_STATUSES,
     STATE_OF_DISPOSITION,
     TERMINAL_JOB_STATES,
     Disposition,
     ExecutionStatus,
+    ExecutionView,
     JobState,
     is_legal_job_transition,
+    project,
 )
 from tests.support.facts import Life, lives
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.ending import PATH_AFTER_FAILURE
 from holdfast.core.facts import Finding, JobFacts, Severity
 from holdfast.core.invariants import check_job
-from holdfast.core.projection import project
-from holdfast.core.repair_plan import AMBIGUOUS_CODES, RepairAction, RepairKind, plan_repairs
-from holdfast.core.states import Disposition, ExecutionStatus, JobState
+from holdfast.core.repair import AMBIGUOUS_CODES, RepairAction, RepairKind, plan_repairs
+from holdfast.core.states import Disposition, ExecutionStatus, JobState, project
+from holdfast.core.step import PATH_AFTER_FAILURE
 from tests.support.facts import JOB_ID, LEASE_MS, START, Life, a_job, an_execution, codes, lives, replace
 
 LATE = START + 100 * LEASE_MS

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.current_step import CurrentStep
-from holdfast.core.stall import StallVerdict, stall_limit, stall_verdict
+from holdfast.core.progress import CurrentStep, StallVerdict, stall_limit, stall_verdict
 from holdfast.core.states import JobState
 from tests.support.facts import JOB_ID, START, a_job, replace
 

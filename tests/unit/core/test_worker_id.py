@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.worker_id import WorkerId, label_of, parse_worker_id
+from holdfast.core.values import WorkerId, label_of, parse_worker_id
 
 numbers = st.integers(0, 2**63)
 words = st.text(st.characters(exclude_characters=":"), max_size=20)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.health import PATIENCE, Vitals, problems
+from holdfast.worker.telemetry import PATIENCE, Vitals, problems
 
 WELL = Vitals(
     failure=None,

@@ -11,9 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.engine.run import LiveRun
-from holdfast.engine.tracebacks import TRACEBACK_LIMIT, bounded, place_of, traceback_of
 from holdfast.logs import JsonFormatter, TextFormatter
+from holdfast.worker.run import TRACEBACK_LIMIT, LiveRun, bounded, place_of, traceback_of
 
 
 class Unprintable(Exception):

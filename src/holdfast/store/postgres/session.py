@@ -14,14 +14,26 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from holdfast.core.evidence import DIGEST_LENGTH
+from holdfast.core.hash_chain import DIGEST_LENGTH
 from holdfast.errors import BadInput
 from holdfast.sql_files import Dialect, load_statements, to_pyformat
-from holdfast.store.postgres.connection import BoundedConnection
-from holdfast.store.postgres.errors import is_disk_fault, translate
-from holdfast.store.postgres.limits import OF_EFFECTS, OF_READS, Limits
-from holdfast.store.session import TRANSACTION_CONTROL, Rows, Session, storable_texts, to_json
-from holdfast.store.statement import POSTGRES_COMMENTS, leading_words
+from holdfast.store.postgres.connection import (
+    OF_EFFECTS,
+    OF_READS,
+    BoundedConnection,
+    TimeLimits,
+    is_disk_fault,
+    translate,
+)
+from holdfast.store.session import (
+    POSTGRES_COMMENTS,
+    TRANSACTION_CONTROL,
+    ResultRows,
+    Session,
+    leading_words,
+    storable_texts,
+    to_json,
+)
 
 PACKAGE = "holdfast.store"
 KEY_RACES = 10
@@ -105,7 +117,7 @@ class Surroundings:
         self.set_for_user = f"SELECT {setting(of_user, local=True)}"
 
 
-class Answer:
+class PendingResult:
     """The rows of a statement that has not been sent yet: the first look at them sends it, and waits."""
 
     __slots__ = ("_send", "cursor")
@@ -149,7 +161,9 @@ class PostgresSession(Session):
 
     dialect: Dialect = "postgres"
 
-    def __init__(self, connection: Connection, now: int, surroundings: Surroundings, limits: Limits = OF_READS) -> None:
+    def __init__(
+        self, connection: Connection, now: int, surroundings: Surroundings, limits: TimeLimits = OF_READS
+    ) -> None:
         # psycopg's connection has another way to say that it is in a transaction: is_open below.
         super().__init__(cast(Any, connection), statements(), now)
         self._psycopg = connection
@@ -160,15 +174,15 @@ class PostgresSession(Session):
         self._after_effects = False
         self._pipelines = ExitStack()
         self._pipeline: psycopg.Pipeline | None = None
-        self._unsent: list[tuple[str, Mapping[str, Any], Answer]] = []
+        self._unsent: list[tuple[str, Mapping[str, Any], PendingResult]] = []
         self._expected: set[str] = set()
         self._heads: Iterable[tuple[str, int, str]] = ()
 
-    def run(self, statement: str, **parameters: Any) -> Rows:
+    def run(self, statement: str, **parameters: Any) -> ResultRows:
         if not self._gathering:
             self._gathering = self._after_effects
-            return cast(Rows, self._execute(statement, parameters))
-        answer = Answer(self.send)
+            return cast(ResultRows, self._execute(statement, parameters))
+        answer = PendingResult(self.send)
         self._unsent.append((statement, parameters, answer))
         return answer
 
@@ -336,13 +350,13 @@ class PostgresSession(Session):
     def _local_settings(self) -> dict[str, str]:
         return {**self._limits.settings, **PLANNING}
 
-    def execute_effect(self, sql: str, parameters: Any) -> Rows:
+    def execute_effect(self, sql: str, parameters: Any) -> ResultRows:
         self._psycopg.keeps_locks |= _LOCK_OF_SESSION.search(sql) is not None
         # Without parameters a % is a %, and not the beginning of one.
-        rows: Rows = self._as_statement(lambda: self._psycopg.execute(sql.encode(), parameters or None))
+        rows: ResultRows = self._as_statement(lambda: self._psycopg.execute(sql.encode(), parameters or None))
         return rows
 
-    def execute_own_effect(self, sql: str, parameters: Any) -> Rows:
+    def execute_own_effect(self, sql: str, parameters: Any) -> ResultRows:
         # The user's own path is put aside for this statement, whatever the step has made of it; if the statement fails,
         # the savepoint has it.
         path = sql_literal(self._surroundings.path)
@@ -354,14 +368,14 @@ class PostgresSession(Session):
             return rows
 
         self._psycopg.keeps_locks |= _LOCK_OF_SESSION.search(sql) is not None
-        rows: Rows = self._as_statement(execute)
+        rows: ResultRows = self._as_statement(execute)
         return rows
 
-    def execute_effect_many(self, sql: str, parameters: Any) -> Rows | None:
+    def execute_effect_many(self, sql: str, parameters: Any) -> ResultRows | None:
         self._psycopg.keeps_locks |= _LOCK_OF_SESSION.search(sql) is not None
         cursor = self._psycopg.cursor()
         self._as_statement(lambda: cursor.executemany(sql.encode(), parameters))
-        return cast(Rows, cursor)
+        return cast(ResultRows, cursor)
 
     def submit_in_effect(self, submit: Callable[[], T]) -> T:
         own = {"search_path": self._surroundings.path, **self._local_settings()}

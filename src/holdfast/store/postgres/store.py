@@ -29,15 +29,15 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnsafe,
 )
-from holdfast.store.changes import Changes
-from holdfast.store.messages import Claim, NewJob, Submitted, Write
+from holdfast.store import lease
+from holdfast.store.commands import Changes, Claim, NewJob, Submitted, Write
+from holdfast.store.commit import is_durable, jobs_of
+from holdfast.store.commit_step import EffectEndedTransaction
+from holdfast.store.integrity import repeated_executions, tables
+from holdfast.store.liveness import refuse_fork
 from holdfast.store.place import DEFAULT_SCHEMA
 from holdfast.store.postgres.backup import SCHEMA_NAME, backup
-from holdfast.store.postgres.checking import damage, missing_rules
-from holdfast.store.postgres.connection import BoundedConnection
-from holdfast.store.postgres.errors import is_lock_timeout, is_lost_race, translate, translated_errors
-from holdfast.store.postgres.isolation import write_in_parts
-from holdfast.store.postgres.limits import (
+from holdfast.store.postgres.connection import (
     GREETING,
     OF_CLIENTS,
     OF_EFFECTS,
@@ -45,19 +45,19 @@ from holdfast.store.postgres.limits import (
     OF_READS,
     OF_WORKERS,
     SUSPICION,
-    Limits,
+    BoundedConnection,
+    PostgresListener,
+    TimeLimits,
+    is_lock_timeout,
+    is_lost_race,
+    translate,
+    translated_errors,
+    write_in_parts,
 )
-from holdfast.store.postgres.migrating import migrate
+from holdfast.store.postgres.schema import damage, migrate, missing_rules
 from holdfast.store.postgres.session import PLANNING, Connection, PostgresSession, Surroundings, setting
-from holdfast.store.postgres.wakeup import PostgresListener
-from holdfast.store.processes import refuse_fork
 from holdfast.store.session import Session, to_json
 from holdfast.store.sql_store import SqlStore
-from holdfast.store.verbs import claiming
-from holdfast.store.verbs.checking import repeated_executions, tables
-from holdfast.store.verbs.effects import EffectEndedTransaction
-from holdfast.store.verbs.evidence import is_durable
-from holdfast.store.verbs.writing import jobs_of
 
 log = logging.getLogger("holdfast.postgres")
 
@@ -212,12 +212,12 @@ class PostgresStore(SqlStore):
                 break
             try:
                 return self.claim_ready(worker_id=worker_id, flows=flows, limit=limit, lease_ms=lease_ms)
-            except claiming.QueuesBusy:
+            except lease.QueuesBusy:
                 # Another worker is done with counting in no time. For a shell that forgot its lock nobody waits long.
                 time.sleep(pause)
         return []
 
-    def claim_once(self, chosen: claiming.Chosen, *, promote: bool = True, **request: Any) -> list[Claim]:
+    def claim_once(self, chosen: lease.Chosen, *, promote: bool = True, **request: Any) -> list[Claim]:
         try:
             return super().claim_once(chosen, promote=promote, **request)
         except StoreUnavailable:
@@ -307,7 +307,7 @@ class PostgresStore(SqlStore):
     # --- inside ---
 
     @contextmanager
-    def _connected(self, greeting: str, limits: Limits) -> Iterator[tuple[Connection, int]]:
+    def _connected(self, greeting: str, limits: TimeLimits) -> Iterator[tuple[Connection, int]]:
         """A connection that has just answered, and the server's time. Dead ones of the pool are passed over."""
         connection, now = self._greeted(greeting)
         connection.answer_limit = limits.answer
@@ -401,7 +401,7 @@ class PostgresStore(SqlStore):
                     )
 
 
-def _limits_of(verb: str) -> Limits:
+def _limits_of(verb: str) -> TimeLimits:
     if verb not in VERBS_OF_WORKERS and not verb.startswith("write."):
         return OF_CLIENTS
     return OF_WORKERS._replace(idle=OF_EFFECTS.idle) if "Commit" in verb else OF_WORKERS

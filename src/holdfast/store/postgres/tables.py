@@ -13,10 +13,9 @@ from holdfast.sql_files import Dialect, Migration, missing
 from holdfast.store.connection_pool import Pool
 from holdfast.store.place import PostgresPlace
 from holdfast.store.postgres.backup import SCHEMA_NAME
-from holdfast.store.postgres.connection import BoundedConnection
-from holdfast.store.postgres.errors import translate as translate_store
-from holdfast.store.postgres.limits import OF_CLIENTS, OF_READS
-from holdfast.store.postgres.migrating import LONGEST_MIGRATION
+from holdfast.store.postgres.connection import OF_CLIENTS, OF_READS, BoundedConnection
+from holdfast.store.postgres.connection import translate as translate_store
+from holdfast.store.postgres.schema import LONGEST_MIGRATION
 from holdfast.store.postgres.session import setting
 from holdfast.store.postgres.store import BEGIN, CONNECTING, PostgresStore
 

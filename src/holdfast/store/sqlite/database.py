@@ -1,21 +1,193 @@
-"""One SQLite file: opened with the promised settings, written by one thread at a time, read by any."""
+"""Is this a place for a database? A file on a local file system, readable by its owner only."""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
+from functools import cache, partial
 from pathlib import Path
 
 from holdfast import errors
+from holdfast.core.facts import Finding, error, warning
+from holdfast.core.hash_chain import digest
 from holdfast.crash_points import crash_point
-from holdfast.store.processes import refuse_fork
-from holdfast.store.sqlite import checking
+from holdfast.errors import StoreReadOnly, StoreUnsafe
+from holdfast.sql_files import load_migrations
+from holdfast.store.liveness import refuse_fork
 from holdfast.store.sqlite.connection import checked_synchronous, connect, translated_errors
-from holdfast.store.sqlite.place import prepare_file
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    "9p afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs glusterfs gpfs lustre ncpfs nfs nfs4 "
+    "ocfs2 gfs2 orangefs smb3 smbfs vboxsf virtiofs".split()
+)
+
+
+def prepare_file(path: Path) -> None:
+    """Make the directory (0700) and an empty file (0600) if they are not there; refuse a network file system."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        target = Path(os.path.realpath(path))
+        refuse_network(target.parent)
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if not target.exists():
+            _make_empty(target)
+    except PermissionError as error:
+        raise StoreReadOnly(
+            f"cannot write in {path.parent}: {error.strerror}",
+            hint="choose another directory with --state, or fix its owner",
+        ) from error
+    except (NotADirectoryError, FileExistsError) as error:
+        raise StoreReadOnly(f"{path.parent} is not a directory", hint="choose another with --state") from error
+    except OSError as error:
+        raise StoreReadOnly(
+            f"cannot make {path}: {error.strerror or error}", hint="see the message; nothing was changed"
+        ) from error
+
+
+def _make_empty(path: Path) -> None:
+    """An empty file with mode 0600, made aside and linked into place.
+
+    Nobody else can have it open when our descriptor is closed: closing one drops all locks a process has on a file.
+    """
+    import tempfile  # noqa: PLC0415 - half of an interpreter's start, for a file that is made once
+
+    descriptor, aside = tempfile.mkstemp(prefix=".", suffix=".new", dir=path.parent)
+    os.close(descriptor)
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        pass  # another process was faster
+    finally:
+        os.unlink(aside)
+
+
+def refuse_network(directory: Path) -> None:
+    """Raise StoreUnsafe on a file system whose locks and shared memory cannot be trusted."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text()
+    except OSError:
+        return
+    kind = file_system_of(os.path.realpath(directory), mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreUnsafe(
+            f"{directory} is on a network file system ({kind}), where SQLite can lose or corrupt data",
+            hint="put the state on a local disk, or share it through PostgreSQL: --store postgresql://…",
+        )
+
+
+def file_system_of(path: str, mountinfo: str) -> str | None:
+    """The type of the file system that holds `path`, by the text of /proc/self/mountinfo."""
+    best, best_kind = "", None
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        if len(fields) < 5 or not after:
+            continue
+        mount = fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+        holds = path == mount or path.startswith(mount.rstrip("/") + "/")
+        # The last of two mounts on one place is the visible one.
+        if holds and len(mount) >= len(best):
+            best, best_kind = mount, after.split()[0]
+    return best_kind
+
+
+# --- Faults of the file and of its schema ---------------------------------------------------------------
+
+PACKAGE = "holdfast.store"
+MIGRATIONS = (
+    "CREATE TABLE IF NOT EXISTS holdfast_migrations "
+    "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL)"
+)
+MOST_LINES = 100
+"""What SQLite says of a damaged file, at most."""
+
+_CONSTRAINT = re.compile(r"(?:CHECK constraint failed in|NULL value in|non-\w+ value in) (?P<table>\w+)")
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Give a connection what statements about facts use."""
+    connection.create_function("digest", 1, _digest, deterministic=True)
+
+
+def _digest(text: object) -> str | None:
+    # What is no text is found when it is None; a text that cannot be encoded has no digest that anything else has.
+    return digest(text.encode("utf-8", "replace").decode()) if isinstance(text, str) else None
+
+
+def damage(connection: sqlite3.Connection, *, deep: bool, most_bytes: int | None = None) -> Iterator[Finding]:
+    """What SQLite's own check finds, unless the file is larger than that; `deep` compares every index as well."""
+    pragma = "integrity_check" if deep else "quick_check"
+    try:
+        (pages,), (size,) = (connection.execute(f"PRAGMA {one}").fetchone() for one in ("page_count", "page_size"))
+        if most_bytes is not None and pages * size > most_bytes:
+            return
+        for (line,) in connection.execute(f"PRAGMA {pragma}({MOST_LINES})"):
+            broken = _CONSTRAINT.match(line)
+            if broken is not None:
+                # Not the disk: somebody has switched the checks off. The job or queue itself is found by its values.
+                yield error("check-failed", f"table {broken['table']}", line)
+            elif line != "ok":
+                yield error("sqlite-damaged", "database", line)
+    except sqlite3.DatabaseError as fault:
+        yield error("sqlite-damaged", "database", f"it cannot be read to its end: {fault}")
+
+
+def missing_rules(connection: sqlite3.Connection) -> Iterator[Finding]:
+    """What the migrations made and somebody has dropped or changed, and what was added to it."""
+    try:
+        present = _schema_of(connection)
+    except sqlite3.DatabaseError as fault:
+        yield error("sqlite-damaged", "schema", f"cannot be read: {fault}")
+        return
+    expected = expected_schema()
+    for name, (_, _, sql) in expected.items():
+        if name not in present:
+            yield error("rule-missing", f"schema {name}", "is gone: somebody has dropped it")
+        elif present[name][2] != sql:
+            yield error("rule-changed", f"schema {name}", "is not what the migrations made")
+    tables = {name for name, (kind, _, _) in expected.items() if kind == "table"}
+    for name, (kind, table, _) in present.items():
+        if name not in expected and table in tables:
+            say = error if kind == "trigger" else warning
+            yield say("rule-added", f"schema {name}", f"somebody has added this {kind} to {table}")
+    yield from _migrations(connection)
+
+
+def _migrations(connection: sqlite3.Connection) -> Iterator[Finding]:
+    try:
+        applied = connection.execute("SELECT version, name FROM holdfast_migrations ORDER BY version").fetchall()
+    except sqlite3.DatabaseError as fault:
+        yield error("migrations-changed", "schema holdfast_migrations", f"cannot be read: {fault}")
+        return
+    if applied != [(migration.version, migration.name) for migration in load_migrations(PACKAGE, "sqlite")]:
+        yield error("migrations-changed", "schema holdfast_migrations", "does not list what was applied")
+
+
+@cache
+def expected_schema() -> dict[str, tuple[str, str, str]]:
+    """name → kind, table and SQL of everything the migrations make."""
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.execute(MIGRATIONS)
+        for migration in load_migrations(PACKAGE, "sqlite"):
+            fresh.executescript(migration.sql)
+        return _schema_of(fresh)
+
+
+def _schema_of(connection: sqlite3.Connection) -> dict[str, tuple[str, str, str]]:
+    """name → kind, table and SQL of every index, trigger, view and table; white space does not count."""
+    rows = connection.execute("SELECT name, type, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL")
+    return {
+        name: (kind, table, " ".join(sql.split())) for name, kind, table, sql in rows if not name.startswith("sqlite_")
+    }
+
+
+# --- One SQLite file: opened with the promised settings, written by one thread at a time, read by any ---
 
 MINIMUM_SQLITE = (3, 37, 0)
 AS_TEXT = partial(str, encoding="utf-8", errors="backslashreplace")
@@ -121,7 +293,7 @@ class Database:
     def _connect(self) -> sqlite3.Connection:
         connection = connect(self.path, synchronous=self._synchronous, read_only=self._read_only)
         connection.text_factory = AS_TEXT
-        checking.prepare(connection)
+        prepare(connection)
         return connection
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast_images.archive.compression import BUFFER, Stream, open_stream
-from holdfast_images.archive.entry import Limits
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import Limits, Reason
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import COMPRESSIONS, Compression, compressed, descriptor
 

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from holdfast_images.archive.entry import Entry, Kind
+from holdfast_images.archive.entry import Entry, EntryKind
 from holdfast_images.archive.extract import _failure
 from holdfast_images.errors import ImageRefused, NoSpace, TryAgain
 
-ENTRY = Entry(b"a\x1b", Kind.FILE, 0o644, 0, 0, 0, 0, 0, 1024)
+ENTRY = Entry(b"a\x1b", EntryKind.FILE, 0o644, 0, 0, 0, 0, 0, 1024)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_images.archive.entry import Kind
+from holdfast_images.archive.entry import EntryKind, Reason
 from holdfast_images.archive.header import (
     GNU,
     LAYOUT,
@@ -22,7 +22,6 @@ from holdfast_images.archive.header import (
     text,
     unused_is_empty,
 )
-from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 
 
@@ -138,19 +137,19 @@ def test_a_name_ends_at_its_field_or_at_a_nul() -> None:
 def test_type_bits_in_a_mode_must_be_those_of_the_entry() -> None:
     fields = b"0100644\x000000001\x000000002\0"
 
-    assert owner(fields, Kind.FILE) == (0o644, 1, 2)
+    assert owner(fields, EntryKind.FILE) == (0o644, 1, 2)
     with pytest.raises(ImageRefused):
-        owner(fields, Kind.DIRECTORY)
+        owner(fields, EntryKind.DIRECTORY)
 
 
 @pytest.mark.parametrize("value, taken", [(2**32 - 2, True), (2**32 - 1, False), (2**40, False)])
 def test_an_owner_is_a_number_that_chown_takes(value: int, taken: bool) -> None:
     field = b"0000644\0" + b"\x80" + value.to_bytes(7, "big") + b"0000002\0"
     if taken:
-        assert owner(field, Kind.FILE)[1] == value
+        assert owner(field, EntryKind.FILE)[1] == value
     else:
         with pytest.raises(ImageRefused) as refused:
-            owner(field, Kind.FILE)
+            owner(field, EntryKind.FILE)
         assert refused.value.code == Reason.BAD_OWNER
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast_images.archive.entry import Kind
+from holdfast_images.archive.entry import EntryKind, is_member_name
 from holdfast_images.archive.manifests import Descriptor, Index, Layout, Platform, _choose
 from holdfast_images.archive.members import Member, Members, _link, decode
-from holdfast_images.archive.names import is_member_name
 from holdfast_images.errors import ImageRefused
 
 
@@ -70,14 +69,14 @@ def test_only_an_archive_of_layers_has_such_names(name: bytes, expected: bool) -
 @pytest.mark.parametrize(
     "kind, target, expected",
     [
-        (Kind.SYMLINK, b"../b/layer.tar", b"b/layer.tar"),
-        (Kind.SYMLINK, b"other.tar", b"a/other.tar"),
-        (Kind.SYMLINK, b"./x/../y", b"a/y"),
-        (Kind.HARDLINK, b"b/layer.tar", b"b/layer.tar"),
-        (Kind.FILE, b"", None),
+        (EntryKind.SYMLINK, b"../b/layer.tar", b"b/layer.tar"),
+        (EntryKind.SYMLINK, b"other.tar", b"a/other.tar"),
+        (EntryKind.SYMLINK, b"./x/../y", b"a/y"),
+        (EntryKind.HARDLINK, b"b/layer.tar", b"b/layer.tar"),
+        (EntryKind.FILE, b"", None),
     ],
 )
-def test_links_are_resolved_inside_of_the_archive(kind: Kind, target: bytes, expected: bytes | None) -> None:
+def test_links_are_resolved_inside_of_the_archive(kind: EntryKind, target: bytes, expected: bytes | None) -> None:
     assert _link(kind, [b"a", b"layer.tar"], target, "a/layer.tar", 0) == expected
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_images.archive.names import components, folded, is_suspicious, printable, problem
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import Reason, components, folded, is_suspicious, printable, problem
 
 
 @given(st.binary())

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast_images.archive.entry import Reason
 from holdfast_images.archive.pax import check_global, extension, parsed, simple_extension, whole
-from holdfast_images.archive.reasons import Reason
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import record
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from holdfast_images.archive import reading
+from holdfast_images.archive import reader
 from holdfast_images.archive.entry import Entry, Limits
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import GNU, POSIX, V7, archive, base_256, entries_of, header, octal, padded, pax
@@ -76,7 +76,7 @@ def test_the_short_way_is_the_long_way(rng: random.Random) -> None:
         content = archive(header(b"first"), *(drawn_member(rng) for _ in range(rng.randint(1, 4))))
         short = read(content)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading, "PLAIN_MIDDLES", ())
+            patch.setattr(reader, "PLAIN_MIDDLES", ())
             long = read(content)
 
         assert short == long, content

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast_images.archive.compression import BUFFER, open_stream
-from holdfast_images.archive.entry import Kind, Limits
-from holdfast_images.archive.reading import TarReader
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import EntryKind, Limits, Reason
+from holdfast_images.archive.reader import TarReader
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import (
     COMPRESSIONS,
@@ -39,12 +38,12 @@ def test_an_entry_has_every_fact_of_its_headers(form: Form) -> None:
     )
     _, (file, body), (soft, _), (hard, _), (folder, _), (null, _) = entries_of(content)
 
-    assert (file.name, file.kind, file.mode, file.uid, file.gid) == (b"dir/file", Kind.FILE, 0o640, 7, 8)
+    assert (file.name, file.kind, file.mode, file.uid, file.gid) == (b"dir/file", EntryKind.FILE, 0o640, 7, 8)
     assert (file.size, file.stored, file.mtime_ns, file.offset, body) == (7, 7, 9_000_000_000, 1024, b"content")
-    assert (soft.kind, soft.linkname) == (Kind.SYMLINK, b"../target")
-    assert (hard.kind, hard.linkname) == (Kind.HARDLINK, b"dir/file")
-    assert (folder.kind, folder.name, folder.size) == (Kind.DIRECTORY, b"dir/", 0)
-    assert (null.kind, null.device) == (Kind.CHARACTER_DEVICE, (1, 3))
+    assert (soft.kind, soft.linkname) == (EntryKind.SYMLINK, b"../target")
+    assert (hard.kind, hard.linkname) == (EntryKind.HARDLINK, b"dir/file")
+    assert (folder.kind, folder.name, folder.size) == (EntryKind.DIRECTORY, b"dir/", 0)
+    assert (null.kind, null.device) == (EntryKind.CHARACTER_DEVICE, (1, 3))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast_images.archive.reading_ahead import ReadAhead
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.compression import ReadAhead
+from holdfast_images.archive.entry import Reason
 from holdfast_images.errors import ImageRefused
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import holdfast_images
-from holdfast_images.archive.reasons import Reason
+from holdfast_images.archive.entry import Reason
 
 SOURCES = {
     path: path.read_text(encoding="utf-8")

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast_images.archive.attributes import LATEST_NS
-from holdfast_images.archive.entry import Entry, Kind, Limits, Policy, Severity
+from holdfast_images.archive.entry import ArchiveSeverity, Entry, EntryKind, Limits, Policy, Reason
+from holdfast_images.archive.entry_rules import LATEST_NS
 from holdfast_images.archive.header import NOBODY
-from holdfast_images.archive.reasons import Reason
 from holdfast_images.archive.rules import Judge, Verdict
 from holdfast_images.errors import ImageRefused
 
@@ -49,10 +48,10 @@ def drawn_entry(rng: random.Random) -> Entry:
     def is_unusual() -> bool:
         return rng.randrange(8) == 0
 
-    kind = rng.choice(list(Kind)) if is_unusual() else rng.choice([Kind.FILE, Kind.DIRECTORY])
-    size = rng.randint(0, 1200 if is_unusual() else 60) if kind is Kind.FILE else 0
+    kind = rng.choice(list(EntryKind)) if is_unusual() else rng.choice([EntryKind.FILE, EntryKind.DIRECTORY])
+    size = rng.randint(0, 1200 if is_unusual() else 60) if kind is EntryKind.FILE else 0
     return Entry(
-        name=drawn_name(rng) + (b"/" if kind is Kind.DIRECTORY and rng.random() < 0.5 else b""),
+        name=drawn_name(rng) + (b"/" if kind is EntryKind.DIRECTORY and rng.random() < 0.5 else b""),
         kind=kind,
         mode=rng.randrange(0o10000) & (0o7777 if is_unusual() else 0o1775),
         uid=rng.randrange(NOBODY) if is_unusual() else rng.choice([0, 1000]),
@@ -61,12 +60,14 @@ def drawn_entry(rng: random.Random) -> Entry:
         stored=size,
         mtime_ns=rng.randint(-(1 << 70), 1 << 70) if is_unusual() else rng.randint(0, LATEST_NS),
         offset=rng.randrange(1 << 40) * 512,
-        linkname=drawn_name(rng) if kind in {Kind.SYMLINK, Kind.HARDLINK} else b"",
+        linkname=drawn_name(rng) if kind in {EntryKind.SYMLINK, EntryKind.HARDLINK} else b"",
         xattrs=tuple((rng.choice(XATTRS), rng.randbytes(rng.randrange(4))) for _ in range(rng.randint(1, 3)))
         if is_unusual()
         else (),
-        sparse=((0, size),) if kind is Kind.FILE and is_unusual() else None,
-        device=(rng.randrange(3), rng.randrange(3)) if kind in {Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE} else (0, 0),
+        sparse=((0, size),) if kind is EntryKind.FILE and is_unusual() else None,
+        device=(rng.randrange(3), rng.randrange(3))
+        if kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}
+        else (0, 0),
         remarks=((rng.choice(REMARKS), "x"),) if is_unusual() else (),
     )
 
@@ -97,7 +98,7 @@ LIMITS = Limits(file_bytes=500, total_bytes=1000, depth=3)
 ARCHIVES = 3000
 
 
-def entry(name: bytes, kind: Kind = Kind.FILE, **fields: int) -> Entry:
+def entry(name: bytes, kind: EntryKind = EntryKind.FILE, **fields: int) -> Entry:
     return Entry(name, kind, fields.get("mode", 0o644), 0, 0, fields.get("size", 0), 0, 0, 0)
 
 
@@ -142,12 +143,12 @@ NEW_RULES: dict[str, Callable[[Entry], bool]] = {
     "time": lambda each: each.mtime_ns // SECOND > 1 << 31,
     "fraction of a second": lambda each: each.mtime_ns % SECOND != 0,
     "group may write": lambda each: bool(each.mode & 0o020),
-    "sticky file": lambda each: each.kind is Kind.FILE and bool(each.mode & 0o1000),
+    "sticky file": lambda each: each.kind is EntryKind.FILE and bool(each.mode & 0o1000),
     "byte in a name": lambda each: b"~" in each.name,
     "end of a name": lambda each: each.name.endswith(b" "),
     "size": lambda each: each.size > 40,
     "sparse": lambda each: each.sparse is not None,
-    "directory": lambda each: each.kind is Kind.DIRECTORY and each.name.endswith(b"/"),
+    "directory": lambda each: each.kind is EntryKind.DIRECTORY and each.name.endswith(b"/"),
 }
 
 
@@ -164,26 +165,26 @@ def test_a_new_rule_that_the_short_way_skips_would_be_noticed(rule: str, rng: ra
 
 def test_what_is_accepted_lies_inside_and_below_directories(rng: random.Random) -> None:
     for policy in [*Policy] * (ARCHIVES // 10):
-        made: dict[bytes, Kind] = {}
+        made: dict[bytes, EntryKind] = {}
         judge = Judge(policy, LIMITS)
         for each in drawn_archive(rng):
             verdict = judge.judge(each)
             if not verdict.acceptable:
-                assert any(finding.severity is Severity.ERROR for finding in verdict.findings)
+                assert any(finding.severity is ArchiveSeverity.ERROR for finding in verdict.findings)
                 continue
             parts = verdict.path.split(b"/")
-            above = [made.get(b"/".join(parts[:at]), Kind.DIRECTORY) for at in range(1, len(parts))]
+            above = [made.get(b"/".join(parts[:at]), EntryKind.DIRECTORY) for at in range(1, len(parts))]
             assert not {b"..", b"."} & set(parts)
             assert not verdict.path.startswith(b"/")
-            assert set(above) <= {Kind.DIRECTORY}
+            assert set(above) <= {EntryKind.DIRECTORY}
             assert made.get(verdict.path, each.kind) is each.kind
-            assert verdict.path not in made or each.kind is Kind.DIRECTORY
+            assert verdict.path not in made or each.kind is EntryKind.DIRECTORY
             made[verdict.path] = each.kind
 
 
 def test_a_refused_entry_counts_as_not_there() -> None:
     judge = Judge(Policy.STRICT, Limits())
-    refused = judge.judge(entry(b"a", Kind.FIFO))
+    refused = judge.judge(entry(b"a", EntryKind.FIFO))
     taken = judge.judge(entry(b"a"))
 
     assert (refused.acceptable, taken.acceptable) == (False, True)
@@ -207,7 +208,7 @@ def test_depth_is_limited_on_the_short_way_too() -> None:
 def test_a_directory_spelt_with_a_dot_does_not_mislead_the_next_entry() -> None:
     judge = Judge(Policy.STRICT, Limits())
     verdicts = [
-        judge.judge(entry(b"a/b/.", Kind.DIRECTORY)),
+        judge.judge(entry(b"a/b/.", EntryKind.DIRECTORY)),
         judge.judge(entry(b"a/b/c")),
         judge.judge(entry(b"a/./d")),
     ]
@@ -240,9 +241,9 @@ def test_directories_that_names_imply_count_and_the_limit_is_inclusive() -> None
 
 def test_of_two_headers_of_one_thing_it_is_told_which_says_what() -> None:
     judge = Judge(Policy.DISTRO, Limits())
-    first = Entry(b"a", Kind.DIRECTORY, 0o755, 1, 2, 0, 0, 3, 0)
-    second = Entry(b"a", Kind.DIRECTORY, 0o700, 4, 5, 0, 0, 6, 0)
-    third = Entry(b"a", Kind.DIRECTORY, 0o700, 4, 5, 0, 0, 6, 0, xattrs=((b"user.x", b"y"),))
+    first = Entry(b"a", EntryKind.DIRECTORY, 0o755, 1, 2, 0, 0, 3, 0)
+    second = Entry(b"a", EntryKind.DIRECTORY, 0o700, 4, 5, 0, 0, 6, 0)
+    third = Entry(b"a", EntryKind.DIRECTORY, 0o700, 4, 5, 0, 0, 6, 0, xattrs=((b"user.x", b"y"),))
     details = [finding.detail for each in (first, second, third) for finding in judge.judge(each).findings]
 
     changed = "mode 0700 instead of 0755, owner 4 instead of 1, group 5 instead of 2, time 6 ns instead of 3 ns"

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from holdfast_images.archive.entry import Extracted
-from holdfast_images.archive.lines import Done, Failed, Line, Progress
-from holdfast_images.archive.running import LINE_BYTES, Child
+from holdfast_images.archive.protocol import DoneMessage, FailedMessage, Line, Progress
+from holdfast_images.archive.sandbox import LINE_BYTES, SandboxProcess
 from holdfast_images.errors import DeviceLost, ImageBusy, ImageError, ImageRefused, NoSpace, TryAgain
 
 
-def child() -> tuple[Child, list[tuple[int, int, int]]]:
+def child() -> tuple[SandboxProcess, list[tuple[int, int, int]]]:
     heard: list[tuple[int, int, int]] = []
-    return Child(timeout=None, check=None, on_progress=lambda *told: heard.append(told)), heard
+    return SandboxProcess(timeout=None, check=None, on_progress=lambda *told: heard.append(told)), heard
 
 
 def line(told: Line) -> bytes:
@@ -22,12 +22,14 @@ def line(told: Line) -> bytes:
 
 def test_lines_are_heard_however_they_are_cut() -> None:
     listener, heard = child()
-    content = line(Progress(1, 2, 3)) + line(Progress(4, 5, 6)) + line(Done(Extracted(file_count=1, total_bytes=2)))
+    content = (
+        line(Progress(1, 2, 3)) + line(Progress(4, 5, 6)) + line(DoneMessage(Extracted(file_count=1, total_bytes=2)))
+    )
     for position in range(0, len(content), 7):
         listener._take(content[position : position + 7])
 
     assert heard == [(1, 2, 3), (4, 5, 6)]
-    assert listener._conclude(0) == Done(Extracted(file_count=1, total_bytes=2))
+    assert listener._conclude(0) == DoneMessage(Extracted(file_count=1, total_bytes=2))
 
 
 def test_what_is_no_line_of_ours_is_a_note_for_the_error() -> None:
@@ -40,7 +42,7 @@ def test_what_is_no_line_of_ours_is_a_note_for_the_error() -> None:
 
 def test_an_end_that_was_told_counts_only_if_the_process_ended_well() -> None:
     listener, _ = child()
-    listener._take(line(Done(Extracted(file_count=1, total_bytes=2))))
+    listener._take(line(DoneMessage(Extracted(file_count=1, total_bytes=2))))
 
     with pytest.raises(TryAgain, match="SIGSEGV"):
         listener._conclude(-11)
@@ -72,7 +74,7 @@ def test_a_line_without_end_is_not_collected_for_ever() -> None:
 )
 def test_errors_come_out_as_they_went_in(name: str, expected: type[ImageError]) -> None:
     listener, _ = child()
-    listener._take(line(Failed(error=name, message="why", hint="what to do")))
+    listener._take(line(FailedMessage(error=name, message="why", hint="what to do")))
 
     with pytest.raises(expected, match="why") as raised:
         listener._conclude(0)
@@ -82,7 +84,7 @@ def test_errors_come_out_as_they_went_in(name: str, expected: type[ImageError]) 
 
 def test_a_refusal_keeps_its_code_its_entry_and_its_place() -> None:
     listener, _ = child()
-    listener._take(line(Failed(error="ImageRefused", message="why", code="SETUID", entry="bin/su", offset=512)))
+    listener._take(line(FailedMessage(error="ImageRefused", message="why", code="SETUID", entry="bin/su", offset=512)))
 
     with pytest.raises(ImageRefused) as raised:
         listener._conclude(0)

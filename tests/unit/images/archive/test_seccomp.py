@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from holdfast_images.archive.seccomp import CLONE, CLONE3, CLONE_THREAD, DENIED, HIGHEST, filter_for
+from holdfast_images.archive.confinement import CLONE, CLONE3, CLONE_THREAD, DENIED, HIGHEST, filter_for
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 ALLOWED = {

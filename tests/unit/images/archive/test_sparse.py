@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_images.archive.sparse import PIECES, checked, listed_map, stored_map
+from holdfast_images.archive.header import PIECES, checked, listed_map, stored_map
 from holdfast_images.errors import ImageRefused
 from tests.support.images.archives import padded
 

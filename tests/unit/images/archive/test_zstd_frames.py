@@ -7,8 +7,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast_images.archive.reasons import Reason
-from holdfast_images.archive.zstd_frames import FrameWalker
+from holdfast_images.archive.decoders import FrameWalker
+from holdfast_images.archive.entry import Reason
 from holdfast_images.errors import ImageRefused
 
 WINDOW = 1 << 27

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast_images.devices.disks import Disk, is_same, name_in
+from holdfast_images.devices.block_device import Disk, is_same, name_in
 
 
 def facts(place: Path, **texts: str) -> Path:

@@ -6,14 +6,14 @@ import logging
 
 import pytest
 
-from holdfast_images.devices.commands import CommandFailed, find, run
+from holdfast_images.devices.dm_table import CommandFailed, find, run
 from holdfast_images.errors import ImageError
 
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> str:
     """A program that is everywhere, as if it were one of ours."""
-    monkeypatch.setattr("holdfast_images.devices.commands.PROGRAMS", frozenset({"sh", "no-such-program"}))
+    monkeypatch.setattr("holdfast_images.devices.dm_table.PROGRAMS", frozenset({"sh", "no-such-program"}))
     return "sh"
 
 

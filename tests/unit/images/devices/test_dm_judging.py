@@ -7,14 +7,13 @@ import hashlib
 import msgspec
 import pytest
 
-from holdfast_images.devices.comparing import PoolFacts, Shown, differences
+from holdfast_images.devices.block_device import inodes_for, parse_superblock, valid_uuid
+from holdfast_images.devices.consistency import PoolFacts, Shown, differences
 from holdfast_images.devices.dm_table import Mode, ThinPoolStatus
-from holdfast_images.devices.ext4 import inodes_for, parse_superblock, valid_uuid
-from holdfast_images.devices.mounting import Mount, parse_mountinfo
-from holdfast_images.devices.pool_health import judge_pool
-from holdfast_images.devices.pool_record import Backing, PoolRecord
+from holdfast_images.devices.mounts import Mount, parse_mountinfo
+from holdfast_images.devices.pool_record import Backing, PoolRecord, judge_pool
 from holdfast_images.devices.protocol import PoolHealth
-from holdfast_images.devices.registry import checked
+from holdfast_images.devices.record import checked
 from holdfast_images.errors import ImageError
 
 RECORD = PoolRecord(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast_images.devices.mounts import mounts_on
+from holdfast_images.devices.users import mounts_on
 
 ROOT = "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
 HOME = "/state/devices/thin-1"

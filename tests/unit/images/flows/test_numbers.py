@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.core.flow import Step
 from holdfast_images.errors import CatalogUnavailable, DeviceBusy, SourceChanged, SourceUnavailable
+from holdfast_images.flows.context import FlowContext, Timeouts
 from holdfast_images.flows.process import all_flows, queue_limits
-from holdfast_images.flows.workshop import Timeouts, Workshop
 
 FILES: dict[Any, int] = {OSError: 2}
 NETWORK: dict[Any, int] = {SourceUnavailable: 5, SourceChanged: 5}
@@ -43,8 +43,8 @@ QUEUES = {"download-image": "downloads", "unpack-image": "unpacking", "activate-
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Workshop:
-    return Workshop(catalog=None, devices=None, images=tmp_path)  # type: ignore[arg-type] # nothing is run
+def shop(tmp_path: Path) -> FlowContext:
+    return FlowContext(catalog=None, devices=None, images=tmp_path)  # type: ignore[arg-type] # nothing is run
 
 
 def kind(step: Step) -> str:
@@ -52,7 +52,7 @@ def kind(step: Step) -> str:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_whole_table_is_as_it_was_decided(shop: Workshop, name: str) -> None:
+def test_the_whole_table_is_as_it_was_decided(shop: FlowContext, name: str) -> None:
     [flow] = [each for each in all_flows(shop) if each.name == name]
     steps = {
         step.name: (kind(step), step.retry.retries, step.retry.jitter, step.timeout, dict(step.retry.limits))
@@ -64,7 +64,7 @@ def test_the_whole_table_is_as_it_was_decided(shop: Workshop, name: str) -> None
     assert flow.queue == QUEUES[name]
 
 
-def test_the_queues_have_their_limits(shop: Workshop) -> None:
+def test_the_queues_have_their_limits(shop: FlowContext) -> None:
     assert queue_limits(shop) == {"downloads": 5, "unpacking": 2}
 
 
@@ -72,5 +72,5 @@ def test_downloads_have_five_minutes_and_extractions_thirty() -> None:
     assert (Timeouts().download, Timeouts().extract) == (5 * 60, 30 * 60)
 
 
-def test_a_flow_without_progress_is_stalled_after_ten_minutes(shop: Workshop) -> None:
+def test_a_flow_without_progress_is_stalled_after_ten_minutes(shop: FlowContext) -> None:
     assert {flow.stall_after for flow in all_flows(shop)} == {600.0}

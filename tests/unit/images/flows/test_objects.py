@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast_images.flows.messages import DownloadRequest
-from holdfast_images.flows.objects import Relation, is_derived, keys_of, relation_of
+from holdfast_images.flows.existing import Relation, is_derived, keys_of, relation_of
+from holdfast_images.flows.schemas import DownloadRequest
 from holdfast_images.model import image_id_of
-from holdfast_images.source.locations import FileObject, HttpObject, Location, S3Object, full_name
+from holdfast_images.source.location import FileObject, HttpObject, Location, S3Object, full_name
 
 HERE = S3Object(bucket="images", key="a at http.tar", endpoint="http://127.0.0.1:9000")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast_images.errors import AccessDenied, ObjectNotFound, Permanent, SourceChanged, SourceUnavailable
-from holdfast_images.source.answers import Answer, Busy, Question, answer_of, error_of, is_strong
+from holdfast_images.source.responses import Busy, RangeRequest, RangeResponse, answer_of, error_of, is_strong
 
 
 def headers_of(**values: str) -> Message:
@@ -23,9 +23,9 @@ def headers_of(**values: str) -> Message:
 def test_the_range_that_was_asked_for_is_an_answer() -> None:
     headers = headers_of(content_range="bytes 10-19/100", content_length="10", etag='"x"')
 
-    answer = answer_of(Question(10, 20, '"x"', 100), 206, headers, "here")
+    answer = answer_of(RangeRequest(10, 20, '"x"', 100), 206, headers, "here")
 
-    assert answer == Answer(length=10, size=100, etag='"x"', ranged=True)
+    assert answer == RangeResponse(length=10, size=100, etag='"x"', ranged=True)
 
 
 @given(
@@ -40,7 +40,7 @@ def test_an_accepted_range_is_inside_the_question_and_begins_where_it_does(
 ) -> None:
     headers = headers_of(content_range=f"bytes {first}-{last}/{size}", etag='"x"')
     try:
-        answer = answer_of(Question(start, start + length, '"x"', 100), 206, headers, "here")
+        answer = answer_of(RangeRequest(start, start + length, '"x"', 100), 206, headers, "here")
     except (SourceUnavailable, SourceChanged):
         assert not (first == start and start <= last < min(start + length, 100) and size == 100)
     else:
@@ -54,21 +54,21 @@ def test_no_text_that_is_no_range_is_taken_for_one(text: str) -> None:
     message.add_header("Content-Range", text.replace("\r", "").replace("\n", ""))
 
     with pytest.raises(SourceUnavailable):
-        answer_of(Question(5, 6), 206, message, "here")
+        answer_of(RangeRequest(5, 6), 206, message, "here")
 
 
 def test_a_short_first_range_is_no_answer_and_a_short_later_one_is() -> None:
     headers = headers_of(content_range="bytes 0-4/100", etag='"x"')
 
-    assert answer_of(Question(0, 10, '"x"', 100), 206, headers, "here").length == 5
+    assert answer_of(RangeRequest(0, 10, '"x"', 100), 206, headers, "here").length == 5
     with pytest.raises(SourceUnavailable):
-        answer_of(Question(0, 10), 206, headers, "here")
+        answer_of(RangeRequest(0, 10), 206, headers, "here")
 
 
 def test_an_answer_that_only_its_end_limits_says_so() -> None:
-    assert not answer_of(Question(), 200, headers_of(), "here").ends_clearly
-    assert answer_of(Question(), 200, headers_of(transfer_encoding="chunked"), "here").ends_clearly
-    assert answer_of(Question(), 200, headers_of(content_length="3"), "here").ends_clearly
+    assert not answer_of(RangeRequest(), 200, headers_of(), "here").ends_clearly
+    assert answer_of(RangeRequest(), 200, headers_of(transfer_encoding="chunked"), "here").ends_clearly
+    assert answer_of(RangeRequest(), 200, headers_of(content_length="3"), "here").ends_clearly
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_only_a_strong_etag_means_equal_bytes(etag: str | None, strong: bool) ->
     ],
 )
 def test_an_error_says_whether_trying_again_can_help(status: int, body: bytes, kind: type[Exception]) -> None:
-    assert type(error_of(Question(), status, headers_of(), body, "here", now=0.0)) is kind
+    assert type(error_of(RangeRequest(), status, headers_of(), body, "here", now=0.0)) is kind
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_error_says_whether_trying_again_can_help(status: int, body: bytes, k
 )
 def test_a_busy_server_may_say_for_how_long_or_until_when(text: str, seconds: float) -> None:
     now = datetime(2026, 10, 21, 7, 27, 20, tzinfo=UTC).timestamp()
-    error = error_of(Question(), 503, headers_of(retry_after=text), b"", "here", now=now)
+    error = error_of(RangeRequest(), 503, headers_of(retry_after=text), b"", "here", now=now)
 
     assert isinstance(error, Busy)
     assert error.wait == seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast_images.source.hashing import fingerprint_of, hash_file
+from holdfast_images.source.partial import fingerprint_of, hash_file
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20])

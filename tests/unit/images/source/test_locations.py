@@ -6,18 +6,21 @@ import msgspec
 import pytest
 
 from holdfast_images.errors import InvalidName
-from holdfast_images.source.addresses import address_of
-from holdfast_images.source.locations import (
+from holdfast_images.source.http import address_of
+from holdfast_images.source.location import (
+    Credentials,
     FileObject,
     HttpObject,
     S3Object,
+    Secret,
+    SourceSettings,
     full_name,
     location_of,
     masked,
     origin_of,
+    settings_of,
     without_secrets,
 )
-from holdfast_images.source.settings import Credentials, Secret, SourceSettings, settings_of
 
 SIGNED = "https://host/x.tar?X-Amz-Date=1&X-Amz-Signature=hush"
 

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from holdfast_images.errors import SourceUnavailable
-from holdfast_images.source.hashing import fingerprint_of
-from holdfast_images.source.partial import Kept, Partial, partials_of, remove_partials
+from holdfast_images.source.partial import Kept, Partial, fingerprint_of, partials_of, remove_partials
 
 
 def test_nothing_is_left_of_a_file_that_is_not_published(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from holdfast_images.source.settings import Credentials, Secret
-from holdfast_images.source.signature import signed
+from holdfast_images.source.credentials import signed
+from holdfast_images.source.location import Credentials, Secret
 
 KEYS = Credentials(access_key_id="AKID", secret_access_key=Secret("se/cr+et"), session_token=Secret("to/ken=="))
 

@@ -153,7 +153,7 @@ CREATE TABLE pruned (
     pruned_by TEXT NOT NULL
 );
 
--- Job state as a function of executions; core/projection.py says the same in Python.
+-- Job state as a function of executions; core/states.py says the same in Python.
 CREATE FUNCTION projected_state(job TEXT) RETURNS TEXT LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
     SELECT coalesce((
         SELECT CASE

@@ -99,7 +99,7 @@ CREATE INDEX executions_under_way ON executions (queue, lease_owner) WHERE finis
 -- Room for the versions of a row that an execution goes through.
 ALTER TABLE executions SET (fillfactor = 50);
 
--- Job state as a function of executions; core/projection.py says the same in Python.
+-- Job state as a function of executions; core/states.py says the same in Python.
 DROP VIEW job_projection;
 CREATE VIEW job_projection AS
 SELECT j.job_id, coalesce((

@@ -152,7 +152,7 @@ CREATE TABLE pruned (
     pruned_by TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- Job state as a function of executions; core/projection.py says the same in Python.
+-- Job state as a function of executions; core/states.py says the same in Python.
 CREATE VIEW job_projection AS
 SELECT
     job_id,

@@ -23,7 +23,7 @@ PRAGMA writable_schema = RESET;
 
 DROP VIEW job_projection;
 
--- Job state as a function of executions; core/projection.py says the same in Python.
+-- Job state as a function of executions; core/states.py says the same in Python.
 CREATE VIEW job_projection AS
 SELECT
     job_id,

@@ -1,1 +1,0 @@
-"""Looks for broken invariants, stalls and corruption. Without it every job still runs, and recovers, correctly."""

@@ -1,0 +1,260 @@
+"""Who works on which image, and locks that nobody holds any more."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from holdfast import Finding, Severity
+from holdfast_images.archive.sandbox import inspect_image
+from holdfast_images.catalog.catalog import STALE_SECONDS
+from holdfast_images.catalog.tables import ImageLock
+from holdfast_images.devices.consistency import check_metadata
+from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.pool_record import read_record
+from holdfast_images.devices.protocol import PoolHealth
+from holdfast_images.devices.thin_pool import POOL_NAME, ThinPool
+from holdfast_images.errors import ImageBusy, InvalidName, ObjectNotFound, PoolUnusable, UnknownImage
+from holdfast_images.host import LocalHost
+from holdfast_images.jobs import UNFINISHED, ImageJobs
+from holdfast_images.messages import Inspection, source_of
+from holdfast_images.settings import Settings
+from holdfast_images.source.fetch import Fetched, fetch
+from holdfast_images.source.location import FileObject, Location, location_of
+
+STALE_AFTER = STALE_SECONDS
+"""Seconds that a lock has to be held to count as stale."""
+GONE = "gone"
+"""The state of a job that is not known any more."""
+
+
+class HeldLock(ImageLock, frozen=True, kw_only=True):
+    """A lock, and the state of the job that holds it: None if no job holds it."""
+
+    state: str | None
+
+    @property
+    def is_live(self) -> bool:
+        """Is the job that holds it not finished, so that it goes on with what is locked?"""
+        return self.state in UNFINISHED
+
+    @property
+    def is_jobs(self) -> bool:
+        """Is it held by a job?"""
+        return self.state is not None
+
+
+class ImageLocks:
+    """The locks of the images of one host."""
+
+    def __init__(self, host: LocalHost, jobs: ImageJobs) -> None:
+        self._host = host
+        self._jobs = jobs
+
+    def held(self) -> list[HeldLock]:
+        """All of them, newest first. A job holds its lock for as long as it is unfinished."""
+        return [self._with_state(lock) for lock in self._host.catalog.list_image_locks()]
+
+    def stale(self, *, older_than: int = STALE_AFTER) -> list[HeldLock]:
+        """Those that were held for longer than so many seconds, or whose job has ended. Changes nothing."""
+        return [lock for lock in self.held() if lock.age > older_than or (lock.is_jobs and not lock.is_live)]
+
+    def release(self, image_ids: Sequence[str], *, force: bool = False) -> list[HeldLock]:
+        """Release the locks of these images; which were. UnknownImage if one is not locked.
+
+        ImageBusy if an unfinished job holds one, unless it is forced: two jobs may then work on one image, which the
+        database and the devices survive, but one of them fails.
+        Crash: some are released.
+        """
+        return self._release([self._of(image_id) for image_id in image_ids], force=force)
+
+    def release_stale(self, *, older_than: int = STALE_AFTER) -> list[HeldLock]:
+        """Release the locks of jobs that have ended, and those of nobody that are older. Crash: as in release."""
+        left = [lock for lock in self.held() if not lock.is_live and (lock.is_jobs or lock.age > older_than)]
+        return self._release(left, force=False)
+
+    def _release(self, locks: Sequence[HeldLock], *, force: bool) -> list[HeldLock]:
+        for lock in locks:
+            if lock.is_live and not force:
+                raise ImageBusy(
+                    f"image {lock.image_id} is locked by {lock.locked_by}, which is not finished",
+                    hint=f"cancel it: holdfast job cancel {lock.locked_by.partition(':')[2]}; or --force",
+                )
+        # By its holder: whoever has taken it over meanwhile keeps it.
+        return [lock for lock in locks if self._host.catalog.release_image_lock(lock.image_id, lock.locked_by)]
+
+    def _of(self, image_id: str) -> HeldLock:
+        lock = self._host.catalog.get_image_lock(image_id)
+        if lock is None:
+            raise UnknownImage(f"image {image_id!r} is not locked", hint="see which are: holdfast locks list")
+        return self._with_state(lock)
+
+    def _with_state(self, lock: ImageLock) -> HeldLock:
+        kind, _, job_id = lock.locked_by.partition(":")
+        state = (self._jobs.state_of(job_id) or GONE) if kind == "job" else None
+        return HeldLock(**msgspec.structs.asdict(lock), state=state)
+
+
+# --- The thin pool that the devices of the device mapper are made in: made, watched, extended and checked ---
+
+DEFAULT_NAME = POOL_NAME
+"""Of the pool in the device mapper."""
+
+
+class PoolReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How much room there is. Of a pool that cannot be used, only what its record says and why."""
+
+    name: str
+    health: str
+    """One of PoolHealth: `ok`, `low`, `full`, `read-only`, `failed`."""
+    detail: str
+    available_bytes: int | None = None
+    used_bytes: int | None = None
+    capacity_bytes: int | None = None
+    low_water_bytes: int | None = None
+    data_blocks: str | None = None
+    metadata_blocks: str | None = None
+    mode: str | None = None
+    data: str
+    metadata: str
+
+    @property
+    def is_well(self) -> bool:
+        """Can more be put into it?"""
+        return self.health == PoolHealth.OK
+
+
+class ImagePool:
+    """The pool below one data directory. Needs no database, and root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def create(
+        self,
+        *,
+        size: int = 0,
+        metadata: str | None = None,
+        data: str | None = None,
+        name: str = DEFAULT_NAME,
+        low_water: int | None = None,
+        force: bool = False,
+    ) -> PoolReport:
+        """Make the pool: on files of `size` bytes, or on two block devices, which `force` destroys what is on.
+
+        Crash: the same call goes on.
+        """
+        made = ThinPool.create(
+            self._root, name=name, size=size, metadata=metadata, data=data, low_water_bytes=low_water, force=force
+        )
+        return _report(made)
+
+    def status(self) -> PoolReport:
+        """How much room there is. PoolUnusable if there is no pool."""
+        try:
+            return _report(ThinPool.open(self._root))
+        except PoolUnusable as error:
+            record = read_record(self._root)
+            if record is None or not record.ready:
+                raise
+            return PoolReport(
+                name=record.name,
+                health=str(PoolHealth.FAILED),
+                detail=_told(error),
+                data=record.data.path,
+                metadata=record.metadata.path,
+            )
+
+    def extend(self, size: int | None = None) -> PoolReport:
+        """Give the pool more room, while it is used; metadata that are nearly full are doubled. Crash: more or not."""
+        opened = ThinPool.open(self._root)
+        opened.extend(size)
+        return _report(opened)
+
+    def check_metadata(self, *, repair: bool = False) -> None:
+        """Read all its metadata, of which nothing may be active; PoolUnusable if anything is wrong with them.
+
+        `repair` clears the mark that it must be checked. Crash: marked or not.
+        """
+        check_metadata(self._root, repair=repair)
+
+    def check(self) -> Sequence[Finding]:
+        """What pool, records, device mapper, mounts and loop devices do not agree about. Changes nothing."""
+        try:
+            return DeviceMapperDevices(self._root, ThinPool.open(self._root)).disagreements()
+        except PoolUnusable as error:
+            if read_record(self._root) is None:
+                raise
+            return [Finding(code="pool-unusable", severity=Severity.ERROR, subject="pool", message=_told(error))]
+
+
+def _report(opened: ThinPool) -> PoolReport:
+    room, now, record = opened.room(), opened.status(), opened.record
+    return PoolReport(
+        name=record.name,
+        health=str(room.health),
+        detail=room.detail,
+        available_bytes=room.available_bytes,
+        used_bytes=room.used_bytes,
+        capacity_bytes=room.capacity_bytes,
+        low_water_bytes=room.low_water_bytes,
+        data_blocks=f"{now.used_data_blocks}/{now.total_data_blocks}",
+        metadata_blocks=f"{now.used_metadata_blocks}/{now.total_metadata_blocks}",
+        mode=str(now.mode),
+        data=record.data.path,
+        metadata=record.metadata.path,
+    )
+
+
+def _told(error: PoolUnusable) -> str:
+    return f"{error}: {error.hint}" if error.hint else str(error)
+
+
+# --- A dry run of the safety rules over an archive, wherever it is --------------------------------------
+
+
+def inspect_source(settings: Settings, source: str | Path | None, key: str | None, sha256: str | None) -> Inspection:
+    """Everything that is wrong with a file, a URL, or a key in the bucket of the settings."""
+    if (source is None) == (key is None):
+        raise InvalidName("one archive is inspected at a time", hint="give a file, or --s3-key, or --source")
+    location = _location(settings, source, key)
+    with _archive(settings, Path(source or ""), location, sha256) as (path, fetched):
+        report = inspect_image(path, policy=settings.policy, limits=settings.limits, keep_setuid=settings.keep_setuid)
+    if fetched is None:
+        return Inspection(report=report)
+    return Inspection(report=report, fetched_bytes=fetched.size_bytes, checksum=fetched.checksum)
+
+
+def _location(settings: Settings, source: str | Path | None, key: str | None) -> Location | None:
+    if key is not None:
+        return source_of(settings, key=key).location
+    # A signed URL will do: no job keeps it.
+    return location_of(str(source), settings=settings.source) if "://" in str(source) else None
+
+
+@contextmanager
+def _archive(
+    settings: Settings, file: Path, location: Location | None, sha256: str | None
+) -> Iterator[tuple[Path, Fetched | None]]:
+    """The archive as a file as long as the block lasts; how it was fetched, if it had to be."""
+    if location is None or isinstance(location, FileObject):
+        path = Path(location.path) if location is not None else file
+        if not path.exists():
+            raise ObjectNotFound(f"there is no file {path}")
+        yield path, None
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-inspect-") as directory:
+        path = Path(directory, "image.tar")
+        fetched = fetch(
+            location,
+            path,
+            limit=settings.limits.image_bytes,
+            sha256=sha256,
+            connections=settings.connections,
+            settings=settings.source,
+        )
+        yield path, fetched
