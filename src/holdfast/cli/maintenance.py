@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from holdfast import guard as repairing
-from holdfast import guard as watch
+from holdfast import guard
 from holdfast.cli.command import Command, ExitCode
 from holdfast.cli.context import RowRepair, database_file, opened, own_app
 from holdfast.cli.output import Counter, note, print_fields, print_lines, print_table, show, time_of
@@ -67,8 +66,8 @@ def repair(settings: CommandSettings, dry_run: bool) -> int:
     """
     with opened(settings, read_only=dry_run) as store:
         with Counter(settings, "jobs checked") as counter:
-            actions = repairing.plan(store, progress=counter)
-        done = [] if dry_run else repairing.apply(store, actions, actor=settings.actor)
+            actions = guard.plan(store, progress=counter)
+        done = [] if dry_run else guard.apply(store, actions, actor=settings.actor)
     rows = own_app(settings).repair(dry_run)
     lines = [one.line for one in done] + [f"{row.subject}: {row.why}" for row in rows if row.is_done]
     data = {"actions": actions, "rows": [row._asdict() for row in rows], "done": lines, "dry_run": dry_run}
@@ -99,7 +98,7 @@ def stalled(settings: CommandSettings, job_ids: tuple[str, ...], recover: bool, 
             store.job(job_id)  # one that does not exist is an error, and not just not stalled
         found = [
             (one, verdict, store.last_progress(one.exec_id))
-            for one, verdict in watch.stalled(store)
+            for one, verdict in guard.stalled(store)
             if not job_ids or one.job_id in job_ids
         ]
         recovered = _recover(settings, store, job_ids, str(reason).strip()) if recover else []
@@ -113,7 +112,7 @@ def stalled(settings: CommandSettings, job_ids: tuple[str, ...], recover: bool, 
 
 
 def _recover(settings: CommandSettings, store: Store, job_ids: tuple[str, ...], reason: str) -> list[str]:
-    return watch.stop_stalled(store, actor=settings.actor, reason=reason, only=job_ids or None)
+    return guard.stop_stalled(store, actor=settings.actor, reason=reason, only=job_ids or None)
 
 
 def _print_plan(actions: Sequence[RepairAction], rows: Sequence[RowRepair]) -> None:

@@ -22,11 +22,7 @@ from holdfast.core.records import (
 from holdfast.core.states import JobState
 from holdfast.core.values import ulid_bounds
 from holdfast.errors import BadInput, JobNotFoundError, StoreUnavailable
-from holdfast.store import commit as writing
-from holdfast.store import facts, lease
-from holdfast.store import integrity as checking
-from holdfast.store import integrity as retention
-from holdfast.store import submit as submitting
+from holdfast.store import commit, facts, integrity, lease, submit
 from holdfast.store.commands import Changes, NewJob, Submitted, Write
 from holdfast.store.commit import is_durable
 from holdfast.store.commit_step import EffectEndedTransaction
@@ -52,7 +48,7 @@ class SqlStore(OperatorVerbs):
 
     def submit(self, jobs: Sequence[NewJob], *, actor: str) -> list[Submitted]:
         with self.writing("submit") as session:
-            submitted = submitting.submit(session, jobs, actor=actor)
+            submitted = submit.submit(session, jobs, actor=actor)
         self._submitted_here = True
         self.tell_waiting(session, actor=actor)
         return submitted
@@ -82,9 +78,9 @@ class SqlStore(OperatorVerbs):
         session: Session | None = None
         try:
             with self.writing("write." + "+".join(sorted({type(one).__name__ for one in batch}))) as session:
-                session.lock_jobs(writing.jobs_of(batch))
-                session.expect_journal(one.job_id for one in batch if not isinstance(one, writing.NOT_JOURNALED))
-                answers = writing.write(session, batch, worker_id=worker_id)
+                session.lock_jobs(commit.jobs_of(batch))
+                session.expect_journal(one.job_id for one in batch if not isinstance(one, commit.NOT_JOURNALED))
+                answers = commit.write(session, batch, worker_id=worker_id)
                 if due := renew():
                     lease.renew(session, due, worker_id=worker_id, expires=self.now() + lease_ms)
         except StoreUnavailable:
@@ -122,7 +118,7 @@ class SqlStore(OperatorVerbs):
             cursor = session.run("job", job_id=job_id)
             found = shown(JobRecord, cursor, cursor.fetchall())
             if not found:
-                raise retention.not_found(session, job_id)
+                raise integrity.not_found(session, job_id)
         return found[0]
 
     def full_job_id(self, prefix: str) -> str:
@@ -291,7 +287,7 @@ class SqlStore(OperatorVerbs):
 
     def table_faults(self) -> list[Finding]:
         with self.looking() as session:
-            return list(checking.tables(session, with_pruned=False))
+            return list(integrity.tables(session, with_pruned=False))
 
     def pruned_heads(self) -> Mapping[str, str]:
         with self.reading() as session:

@@ -14,13 +14,10 @@ from typing import Any, Self
 from holdfast.core.records import QueueEvent
 from holdfast.core.states import JobState
 from holdfast.errors import StateTransitionRaceError, StoreError
-from holdfast.store import integrity as reprojection
-from holdfast.store import integrity as retention
-from holdfast.store import lease as claiming
-from holdfast.store import lease as queues
-from holdfast.store import operator as cancellation
-from holdfast.store import operator as operating
-from holdfast.store import settle as settling
+from holdfast.store import integrity
+from holdfast.store import lease as lease_verbs
+from holdfast.store import operator as operator_verbs
+from holdfast.store import settle as settle_verbs
 from holdfast.store.commands import Claim, Held, Recovered
 from holdfast.store.rows import UNREADABLE, shown, unreadable
 from holdfast.store.session import Session, to_json
@@ -118,13 +115,13 @@ class WorkerVerbs(ABC):
     def claim_ready(self, *, limit: int, **lease: Any) -> list[Claim]:
         """Claim without looking first."""
         with RowFault() as fault:
-            return self.claim_once(claiming.Chosen(), **lease, limit=limit)
+            return self.claim_once(lease_verbs.Chosen(), **lease, limit=limit)
         assert fault.error is not None
         self._promote_one_by_one()
         claims: list[Claim] = []
         # Each round claims a job or sets one apart.
         while len(claims) < limit:
-            chosen = claiming.Chosen()
+            chosen = lease_verbs.Chosen()
             with RowFault() as fault:
                 claims += self.claim_once(chosen, **lease, limit=1, promote=False)
             if not chosen.job_ids:
@@ -135,12 +132,12 @@ class WorkerVerbs(ABC):
                 self._set_job_apart(chosen.job_ids[0], fault.error, actor=lease["worker_id"])
         return claims
 
-    def claim_once(self, chosen: claiming.Chosen, *, promote: bool = True, **request: Any) -> list[Claim]:
+    def claim_once(self, chosen: lease_verbs.Chosen, *, promote: bool = True, **request: Any) -> list[Claim]:
         """Claim in one transaction; `chosen` says what was chosen, if it fails, too."""
         with self.writing("claim") as session:
             if promote:
-                claiming.promote_due(session)
-            claiming.claim(session, chosen, **request, apart=self._apart.names())
+                lease_verbs.promote_due(session)
+            lease_verbs.claim(session, chosen, **request, apart=self._apart.names())
         for job_id in chosen.refused:
             self._apart.add("job", job_id, "it is stored as pending, but its executions say something else")
         self.tell_waiting(session, actor=request["worker_id"], rounds=1)
@@ -148,7 +145,7 @@ class WorkerVerbs(ABC):
 
     def _promote_one_by_one(self) -> None:
         with self.reading() as session:
-            due = [row[0] for row in session.run("due_jobs", now=session.now, limit=claiming.PROMOTE_BATCH)]
+            due = [row[0] for row in session.run("due_jobs", now=session.now, limit=lease_verbs.PROMOTE_BATCH)]
         for job_id in due:
             with RowFault() as fault, self.writing("claim") as session:
                 session.run("promote", job_id=job_id)
@@ -159,7 +156,7 @@ class WorkerVerbs(ABC):
         """Quarantine it, if there is a legal way; else leave it alone from here."""
         done = False
         with RowFault() as fault, self.writing("claim") as session:
-            done = settling.set_apart(session, job_id, actor=actor, reason=unreadable(error))
+            done = settle_verbs.set_apart(session, job_id, actor=actor, reason=unreadable(error))
         if done and fault.error is None:
             log.error("quarantined: %s", unreadable(error), extra={"job_id": job_id})
             self.tell_waiting(session, actor=actor, rounds=1)
@@ -174,16 +171,16 @@ class WorkerVerbs(ABC):
 
     def extend_leases(self, *, worker_id: str, lease_ms: int, only: Sequence[str] | None = None) -> list[Held]:
         with RowFault(), self.writing("extend-leases") as session:
-            return claiming.extend_leases(session, worker_id=worker_id, lease_ms=lease_ms, only=only)
+            return lease_verbs.extend_leases(session, worker_id=worker_id, lease_ms=lease_ms, only=only)
         with self.reading() as session:
-            held = claiming.held(session, worker_id=worker_id)
+            held = lease_verbs.held(session, worker_id=worker_id)
         renewed = []
         for one in held:
             if only is not None and one.exec_id not in only:
                 renewed.append(one)
                 continue
             with RowFault() as fault, self.writing("extend-leases") as session:
-                claiming.renew(session, [one.exec_id], worker_id=worker_id, expires=session.now + lease_ms)
+                lease_verbs.renew(session, [one.exec_id], worker_id=worker_id, expires=session.now + lease_ms)
             if fault.error is None:
                 renewed.append(one)
             else:
@@ -204,7 +201,7 @@ class WorkerVerbs(ABC):
         while more:
             batch: list[Recovered] = []
             with RowFault() as fault, self.writing("recover") as session:
-                batch, more = claiming.recover(
+                batch, more = lease_verbs.recover(
                     session, dead=dead, actor=actor, apart=self._apart.names(), steady_now=steady_now
                 )
             if fault.error is not None:
@@ -217,13 +214,13 @@ class WorkerVerbs(ABC):
     def _recover_one_by_one(self, dead: Sequence[str], actor: str, steady_now: int | None) -> list[Recovered]:
         apart = self._apart.names()
         with self.reading() as session:
-            exec_ids = claiming.orphaned(session, dead=dead, limit=claiming.RECOVERY_BATCH + len(apart))
+            exec_ids = lease_verbs.orphaned(session, dead=dead, limit=lease_verbs.RECOVERY_BATCH + len(apart))
         recovered: list[Recovered] = []
         for exec_id in exec_ids:
             if exec_id in apart:
                 continue
             with RowFault() as fault, self.writing("recover") as session:
-                found, _ = claiming.recover(
+                found, _ = lease_verbs.recover(
                     session, dead=dead, actor=actor, limit=len(exec_ids), only=exec_id, steady_now=steady_now
                 )
             if fault.error is None:
@@ -264,13 +261,13 @@ class WorkerVerbs(ABC):
     def _settle_some(self, actor: str) -> list[str]:
         settled: list[str] = []
         with RowFault(), self.writing("settle") as session:
-            settling.settle(session, settled, actor=actor, apart=self._apart.names())
+            settle_verbs.settle(session, settled, actor=actor, apart=self._apart.names())
             return settled
         settled = []
-        while len(settled) < settling.BATCH:
+        while len(settled) < settle_verbs.BATCH:
             one: list[str] = []
             with RowFault() as fault, self.writing("settle") as session:
-                settling.settle(session, one, actor=actor, limit=1, apart=self._apart.names())
+                settle_verbs.settle(session, one, actor=actor, limit=1, apart=self._apart.names())
             if not one:
                 if fault.error is not None:
                     raise fault.error
@@ -285,18 +282,18 @@ class WorkerVerbs(ABC):
 
     def continue_cancellations(self) -> None:
         """Cancel the children of every job that was cancelled with them. Crash: the rest is found by recover()."""
-        limit = cancellation.CANCEL_BATCH
+        limit = operator_verbs.CANCEL_BATCH
         while True:
             actor: str | None = None
             with RowFault() as fault, self.writing("cancel-children") as session:
-                actor = cancellation.cancel_some(session, limit=limit)
+                actor = operator_verbs.cancel_some(session, limit=limit)
             if fault.error is None:
                 if actor is None:
                     return
                 self.tell_waiting(session, actor=actor, rounds=1)
             elif limit == 1:
                 with self.writing("cancel-children") as session:
-                    skipped = cancellation.skip_one(session)
+                    skipped = operator_verbs.skip_one(session)
                 self._apart.add("job", skipped or "unknown", fault.error)
             else:
                 limit = 1  # alone, the one that stands in the way can be told from the others
@@ -307,17 +304,17 @@ class WorkerVerbs(ABC):
         apart = self._apart.names()
         if not dry_run:
             with RowFault(), self.writing("prune") as session:
-                found = retention.prune(session, before=before, limit=limit, actor=actor, apart=apart)
-                retention.forget_queues(session)
+                found = integrity.prune(session, before=before, limit=limit, actor=actor, apart=apart)
+                integrity.forget_queues(session)
                 return found
         with self.reading() as session:
-            found = retention.prunable(session, before=before, limit=limit, apart=apart)
+            found = integrity.prunable(session, before=before, limit=limit, apart=apart)
         if dry_run:
             return found
         pruned: list[str] = []
         for job_id in found:
             with RowFault() as fault, self.writing("prune") as session:
-                retention.prune(session, before=before, limit=limit, actor=actor, apart=apart, only=job_id)
+                integrity.prune(session, before=before, limit=limit, actor=actor, apart=apart, only=job_id)
             if fault.error is None:
                 pruned.append(job_id)
             else:
@@ -353,7 +350,7 @@ class OperatorVerbs(WorkerVerbs):
         state: JobState
         with suppress(_DryRun), self.writing("cancel") as session:
             session.metadata = metadata
-            state = operating.cancel(session, job_id, actor=actor, reason=reason, children=children, seen=seen)
+            state = operator_verbs.cancel(session, job_id, actor=actor, reason=reason, children=children, seen=seen)
             if dry_run:
                 raise _DryRun
         if not dry_run:
@@ -376,7 +373,7 @@ class OperatorVerbs(WorkerVerbs):
         state: JobState
         with suppress(_DryRun), self.writing("retry") as session:
             session.metadata = metadata
-            state = operating.retry(session, job_id, actor=actor, reason=reason, from_state=from_state, seen=seen)
+            state = operator_verbs.retry(session, job_id, actor=actor, reason=reason, from_state=from_state, seen=seen)
             if dry_run:
                 raise _DryRun
         return state
@@ -394,7 +391,7 @@ class OperatorVerbs(WorkerVerbs):
     ) -> JobState:
         with self.writing("reschedule") as session:
             session.metadata = metadata
-            return operating.reschedule(
+            return operator_verbs.reschedule(
                 session, job_id, actor=actor, reason=reason, not_before=not_before, priority=priority, queue=queue
             )
 
@@ -410,7 +407,7 @@ class OperatorVerbs(WorkerVerbs):
     ) -> JobState:
         with self.writing("fail") as session:
             session.metadata = metadata
-            state = operating.fail(session, job_id, actor=actor, reason=reason, quarantine=quarantine, seen=seen)
+            state = operator_verbs.fail(session, job_id, actor=actor, reason=reason, quarantine=quarantine, seen=seen)
         self.tell_waiting(session, actor=actor)
         return state
 
@@ -425,17 +422,17 @@ class OperatorVerbs(WorkerVerbs):
     ) -> JobState:
         with self.writing("restart") as session:
             session.metadata = metadata
-            return operating.restart(session, job_id, actor=actor, reason=reason, seen=seen)
+            return operator_verbs.restart(session, job_id, actor=actor, reason=reason, seen=seen)
 
     def stop_stalled(self, exec_id: str, *, actor: str, not_before: int, reason: str = "") -> bool:
         with self.writing("stop-stalled") as session:
-            stopped = operating.stop_stalled(session, exec_id, actor=actor, not_before=not_before, reason=reason)
+            stopped = operator_verbs.stop_stalled(session, exec_id, actor=actor, not_before=not_before, reason=reason)
         self.tell_waiting(session, actor=actor)
         return stopped
 
     def reproject(self, job_id: str, *, actor: str, reason: str) -> JobState:
         with self.writing("reproject") as session:
-            return reprojection.reproject(session, job_id, actor=actor, reason=reason)
+            return integrity.reproject(session, job_id, actor=actor, reason=reason)
 
     # --- queues ---
 
@@ -453,21 +450,21 @@ class OperatorVerbs(WorkerVerbs):
         with self.writing("set-queue") as session:
             session.metadata = metadata
             if actor is None:
-                queues.set_default_limit(session, name, max_running=max_running)
+                lease_verbs.set_default_limit(session, name, max_running=max_running)
             else:
-                queues.set_limit(session, name, max_running=max_running, actor=actor, reason=reason)
+                lease_verbs.set_limit(session, name, max_running=max_running, actor=actor, reason=reason)
 
     def pause_queue(self, name: str, *, actor: str, reason: str, metadata: Mapping[str, Any] = NO_METADATA) -> None:
         with self.writing("pause-queue") as session:
             session.metadata = metadata
-            queues.pause(session, name, actor=actor, reason=reason)
+            lease_verbs.pause(session, name, actor=actor, reason=reason)
 
     def resume_queue(
         self, name: str, *, actor: str = "client", reason: str = "", metadata: Mapping[str, Any] = NO_METADATA
     ) -> None:
         with self.writing("resume-queue") as session:
             session.metadata = metadata
-            queues.resume(session, name, actor=actor, reason=reason)
+            lease_verbs.resume(session, name, actor=actor, reason=reason)
 
     def queue_history(self, name: str, *, limit: int = 100) -> list[QueueEvent]:
         with self.reading() as session:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast_images.archive import entry as names
-from holdfast_images.archive import entry_rules as attributes
-from holdfast_images.archive import entry_rules as linking
+from holdfast_images.archive import entry_rules
 from holdfast_images.archive.entry import ArchiveFinding, ArchiveSeverity, Entry, EntryKind, Limits, Policy, Reason
 from holdfast_images.archive.entry_rules import LATEST_NS, Remark, Seen, Stamp, by_policy, error, warning
 from holdfast_images.errors import ImageRefused
@@ -150,12 +149,12 @@ class Judge:
         if self._layer and parts and parts[-1].startswith(WHITEOUT):
             return self._judge_whiteout(entry, parts, remarks)
         inside = self._seen.inside(path)
-        mode, mode_remarks = attributes.judged_mode(entry, self._policy, keep_setuid=self._keep_setuid, inside=inside)
-        mtime_ns, time_remarks = attributes.judged_time(entry.mtime_ns)
-        xattrs, xattr_remarks = attributes.judged_xattrs(
+        mode, mode_remarks = entry_rules.judged_mode(entry, self._policy, keep_setuid=self._keep_setuid, inside=inside)
+        mtime_ns, time_remarks = entry_rules.judged_time(entry.mtime_ns)
+        xattrs, xattr_remarks = entry_rules.judged_xattrs(
             entry, self._policy, self._limits, keep_setuid=self._keep_setuid
         )
-        kind_remarks = list(attributes.judged_kind(entry, self._policy, inside))
+        kind_remarks = list(entry_rules.judged_kind(entry, self._policy, inside))
         link, link_remarks = self._link(entry, path)
         remarks = remarks + mode_remarks + time_remarks + xattr_remarks + kind_remarks + link_remarks
         remarks += self._size_remarks(entry, xattrs) + self._parser_remarks(entry)
@@ -193,7 +192,7 @@ class Judge:
             return [error(reason, f"{names.printable(through)} is a {kind.name.lower()}")]
         remarks = self._whiteout_remarks(parts)
         if is_directory and path in self._stamps:
-            remarks += linking.differing_directory(self._policy, stamp_of(entry), self._stamps[path])
+            remarks += entry_rules.differing_directory(self._policy, stamp_of(entry), self._stamps[path])
         if names.is_foreign(entry.name):
             detail = "the name begins with a drive or a backslash"
             remarks.append(by_policy(self._policy, Reason.FOREIGN_NAME, detail, instead="taken literally"))
@@ -226,12 +225,12 @@ class Judge:
 
     def _link(self, entry: Entry, path: bytes) -> tuple[bytes, list[Remark]]:
         if entry.kind is EntryKind.SYMLINK:
-            return b"", list(linking.judged_symlink(entry, path, self._seen, self._policy))
+            return b"", list(entry_rules.judged_symlink(entry, path, self._seen, self._policy))
         if entry.kind is EntryKind.HARDLINK:
-            link, remark = linking.judged_hardlink(entry, path, self._seen, self._limits, layer=self._layer)
-            remarks = ([] if remark is None else [remark]) + linking.judged_first_name(path, link, self._seen)
+            link, remark = entry_rules.judged_hardlink(entry, path, self._seen, self._limits, layer=self._layer)
+            remarks = ([] if remark is None else [remark]) + entry_rules.judged_first_name(path, link, self._seen)
             if (first := self._stamps.get(link)) is not None:
-                remarks += linking.differing_header(self._policy, stamp_of(entry), first)
+                remarks += entry_rules.differing_header(self._policy, stamp_of(entry), first)
             return link, remarks
         return b"", []
 
@@ -267,7 +266,7 @@ class Judge:
             raise too_many_name_bytes(self._limits)
         if entry.kind is EntryKind.SYMLINK:
             seen.symlinks[path] = entry.linkname
-            if linking.goes_back(entry.linkname):
+            if entry_rules.goes_back(entry.linkname):
                 self._winding.append((path, entry.linkname, entry.offset))
         elif link:
             origin = seen.origins.get(link, link)

@@ -125,7 +125,7 @@ def attach(file: Path) -> str:
         return run(*command, "--", str(file)).output.strip()
 
 
-class Shown(msgspec.Struct, frozen=True):
+class LoopBacking(msgspec.Struct, frozen=True):
     """What a loop device shows: a file, by whatever name, or a block device."""
 
     file: tuple[int, int]
@@ -134,7 +134,7 @@ class Shown(msgspec.Struct, frozen=True):
     """Major and minor, if it is a block device."""
 
 
-def shown_by_all() -> dict[str, Shown]:
+def shown_by_all() -> dict[str, LoopBacking]:
     """What each loop device shows, by its node."""
     found = {}
     for backing in sorted(BLOCKS.glob("loop*/loop/backing_file")):
@@ -149,7 +149,7 @@ def shown_by_all() -> dict[str, Shown]:
             continue  # detached meanwhile
         finally:
             os.close(descriptor)
-        found[node] = Shown((device, inode), _numbers(disk) if disk else None)
+        found[node] = LoopBacking((device, inode), _numbers(disk) if disk else None)
     return found
 
 

@@ -27,7 +27,7 @@ from holdfast.store.liveness import is_dead, is_running_here
 from holdfast.store.open import new_file, sync
 from holdfast.store.session import SQLITE_COMMENTS, Connection, ResultRows, Session, leading_words, storable_values
 from holdfast.store.sql_store import SqlStore
-from holdfast.store.sqlite import database as checking
+from holdfast.store.sqlite import database
 from holdfast.store.sqlite.connection import APPLICATION_ID, run_script, translate, translated_errors
 from holdfast.store.sqlite.database import Database, refuse_network
 from holdfast.store.sqlite.wakeup import FifoListener, FifoNotifier
@@ -217,19 +217,19 @@ class SqliteStore(SqlStore):
 
     def damage(self, *, most_bytes: int | None) -> list[Finding]:
         with self._database.snapshot() as connection:
-            return list(checking.damage(connection, deep=False, most_bytes=most_bytes))
+            return list(database.damage(connection, deep=False, most_bytes=most_bytes))
 
     def integrity(self, *, deep: bool) -> Iterator[Finding]:
         with self.looking() as session:
             connection = cast(sqlite3.Connection, session.connection)
-            findings = [*checking.damage(connection, deep=deep), *checking.missing_rules(connection)]
+            findings = [*database.damage(connection, deep=deep), *database.missing_rules(connection)]
             findings += tables(session, with_pruned=True)
             findings += repeated_executions(session)
         return iter(findings)
 
     def missing_rules(self) -> Iterator[Finding]:
         with self._database.reading() as connection:
-            return iter(list(checking.missing_rules(connection)))
+            return iter(list(database.missing_rules(connection)))
 
     def refuse_passing(self, ended: EffectEndedTransaction) -> None:
         passing = passing_in_effect(ended.cause)
@@ -249,7 +249,7 @@ class SqliteStore(SqlStore):
             if not pending(migrations, _schema_version(reader), str(self.path)):
                 return
         with self._database.transaction("migrate") as connection:
-            connection.execute(checking.MIGRATIONS)
+            connection.execute(database.MIGRATIONS)
             # Asked again under the lock: several processes may open a new database at once.
             for migration in pending(migrations, _schema_version(connection), str(self.path)):
                 run_script(connection, migration.sql)
