@@ -23,8 +23,8 @@ from holdfast_images.archive.entry import Limits, Policy
 from holdfast_images.archive.sandbox import extract_image
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.protocol import Device
+from tests.devicemapper.flow_context import image_of
 from tests.devicemapper.pools import open_devices, remove_everything
-from tests.devicemapper.shop import image_of
 
 SIZE = 10 << 30
 UUID = "5e3c1c6e-0000-8000-8000-00000000000{}"

@@ -13,8 +13,8 @@ from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.devices.dm_control import UDEV
 from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
+from tests.devicemapper.flow_context import context, image_of, request_for
 from tests.devicemapper.pools import open_devices, remove_everything
-from tests.devicemapper.shop import image_of, request_for, workshop
 from tests.support.images.device_backends import IN_GUEST
 from tests.support.images.processing import results_of
 
@@ -35,15 +35,15 @@ def devices(tmp_path: Path) -> Iterator[DeviceMapperDevices]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, devices: DeviceMapperDevices) -> Iterator[FlowContext]:
-    shop = workshop(tmp_path, devices)
-    yield shop
-    shop.catalog.close()
+def ctx(tmp_path: Path, devices: DeviceMapperDevices) -> Iterator[FlowContext]:
+    ctx = context(tmp_path, devices)
+    yield ctx
+    ctx.catalog.close()
 
 
 @pytest.fixture
-def engine(tmp_path: Path, shop: FlowContext) -> Iterator[Engine]:
-    with Engine.open(tmp_path, flows=all_flows(shop)) as engine:
+def engine(tmp_path: Path, ctx: FlowContext) -> Iterator[Engine]:
+    with Engine.open(tmp_path, flows=all_flows(ctx)) as engine:
         for queue, limit in QUEUE_LIMITS.items():
             engine.queue(queue, limit=limit)
         with engine.worker(concurrency=4):

@@ -21,8 +21,8 @@ from holdfast_images.devices import lock, record
 from holdfast_images.devices.consistency import check_metadata
 from holdfast_images.flows.process import all_flows
 from holdfast_images.flows.schemas import RemoveRequest, key_of
+from tests.devicemapper.flow_context import IMAGE_ID, context, faults, mount_state, request_for, seen
 from tests.devicemapper.pools import open_devices
-from tests.devicemapper.shop import IMAGE_ID, faults, mount_state, request_for, seen, workshop
 
 STATE = Path("/run/state")
 HOME = STATE / "holdfast"
@@ -59,22 +59,22 @@ def live(number: int, source: Path, stop_at: int | None) -> None:
         check_metadata(HOME)
         tell("thin_check", "clean")
     devices = open_devices(HOME)
-    shop = workshop(HOME, devices)
+    ctx = context(HOME, devices)
     clock = VirtualClock(START + number * 3_600_000)
-    with Engine.open(HOME, flows=all_flows(shop), clock=clock) as engine:
+    with Engine.open(HOME, flows=all_flows(ctx), clock=clock) as engine:
         if engine.store.jobs(limit=1):
             run_until_idle(engine, clock)
             # A cut before the job was durable leaves none; submitting is the submitter's to repeat.
             request = request_for(source)
             engine.submit("process-image", request, key=key_of(request))
             run_until_idle(engine, clock)
-            found = faults(shop, devices)
+            found = faults(ctx, devices)
             found += [str(one) for one in check(engine.store, deep=True) if one.severity is Severity.ERROR]
-            tell("end", {"seen": seen(shop, devices), "faults": found})
+            tell("end", {"seen": seen(ctx, devices), "faults": found})
             engine.submit("remove-image", RemoveRequest(image_id=IMAGE_ID, force=True))
             run_until_idle(engine, clock)
             left = devices.thin_pool.ids()
-            tell("removed", {"faults": faults(shop, devices), "left": left})
+            tell("removed", {"faults": faults(ctx, devices), "left": left})
         points = Points(stop_at)
         crash_points.set_hook(points)
         lock.set_hook(points)

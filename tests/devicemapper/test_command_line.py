@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast_images.devices import block_device
+from tests.devicemapper.flow_context import image_of
 from tests.devicemapper.pools import remove_everything
-from tests.devicemapper.shop import image_of
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from holdfast_images.devices.devicemapper import DeviceMapperDevices
 from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import all_flows
 from holdfast_images.flows.schemas import key_of
+from tests.devicemapper.flow_context import context, faults, image_of, request_for, seen
 from tests.devicemapper.pools import open_devices, remove_everything
-from tests.devicemapper.shop import faults, image_of, request_for, seen, workshop
 
 
 class Images:
@@ -28,9 +28,9 @@ class Images:
     def flows(self, directory: Path) -> list[Flow[Any, Any]]:
         self.close()
         devices = open_devices(directory / "state")
-        shop = workshop(directory / "state", devices)
-        self._open = shop, devices
-        return all_flows(shop)
+        ctx = context(directory / "state", devices)
+        self._open = ctx, devices
+        return all_flows(ctx)
 
     def submit(self, engine: Engine) -> None:
         request = request_for(self.source)
@@ -42,8 +42,8 @@ class Images:
 
     def close(self) -> None:
         if self._open is not None:
-            shop, devices = self._open
-            shop.catalog.close()
+            ctx, devices = self._open
+            ctx.catalog.close()
             devices.close()
             self._open = None
 

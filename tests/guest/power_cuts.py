@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.devicemapper.shop import image_of
+from tests.devicemapper.flow_context import image_of
 from tests.guest.machine import GUEST_FAILED, Guest, make_disk, python
 
 BOOT_TIMEOUT = 120.0

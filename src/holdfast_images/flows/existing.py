@@ -93,7 +93,7 @@ class ExistingImage(msgspec.Struct, frozen=True):
     activate: ActivateResponse
 
 
-def find_finished(shop: FlowContext, request: ProcessRequest) -> ExistingImage | None:
+def find_finished(ctx: FlowContext, request: ProcessRequest) -> ExistingImage | None:
     """What is there, if all of it is there and as it should be; None if anything is left to do, to read or to tell.
 
     A job that was asked the same and has not ended, be it only that nobody has noted its end, is left to do.
@@ -101,44 +101,44 @@ def find_finished(shop: FlowContext, request: ProcessRequest) -> ExistingImage |
     if request.judging.verify or request.judging.refresh:
         return None
     try:
-        if shop.catalog.has_unfinished_job(shop.flow_name(PROCESS), key_of(request)):
+        if ctx.catalog.has_unfinished_job(ctx.flow_name(PROCESS), key_of(request)):
             return None
-        downloaded = _find_file(shop, to_download(request))
-        unpacked = downloaded and _find_device(shop, to_unpack(request, downloaded))
-        activated = unpacked and _find_snapshot(shop, to_activate(request, unpacked))
+        downloaded = _find_file(ctx, to_download(request))
+        unpacked = downloaded and _find_device(ctx, to_unpack(request, downloaded))
+        activated = unpacked and _find_snapshot(ctx, to_activate(request, unpacked))
     except (ImageError, OSError, ValueError, msgspec.MsgspecError):
         return None  # a job finds the same, rows that cannot be understood included, and tells it
     return ExistingImage(downloaded, unpacked, activated) if downloaded and unpacked and activated else None
 
 
-def _find_file(shop: FlowContext, request: DownloadRequest) -> DownloadResponse | None:
-    recorded = look_for_file(shop, request)
+def _find_file(ctx: FlowContext, request: DownloadRequest) -> DownloadResponse | None:
+    recorded = look_for_file(ctx, request)
     if recorded is None or recorded.is_elsewhere:
         return None
     image, known = recorded.image, recorded.known
-    path = shop.recorded_file(image)
+    path = ctx.recorded_file(image)
     fingerprint = fingerprint_of(path)
     if known is None or not is_as_recorded(image, fingerprint, request.judging) or known.fingerprint != fingerprint:
         return None
     if image.local_path != str(path):
         return None
-    response = file_response(shop, image, fingerprint, known)
-    refused = find_refusal(shop, request, checksum=response.checksum)
+    response = file_response(ctx, image, fingerprint, known)
+    refused = find_refusal(ctx, request, checksum=response.checksum)
     return response if refused is None and take_verdict(response, known, request.judging) else None
 
 
-def _find_device(shop: FlowContext, request: UnpackRequest) -> UnpackResponse | None:
-    row, lost = look_for_device(shop, request)
-    if row is None or lost or row.device_path != str(shop.devices.path_of(row.device_name)):
+def _find_device(ctx: FlowContext, request: UnpackRequest) -> UnpackResponse | None:
+    row, lost = look_for_device(ctx, request)
+    if row is None or lost or row.device_path != str(ctx.devices.path_of(row.device_name)):
         return None
-    return device_response(shop, row)
+    return device_response(ctx, row)
 
 
-def _find_snapshot(shop: FlowContext, request: ActivateRequest) -> ActivateResponse | None:
-    row, lost = look_for_snapshot(shop, request)
-    if row is None or lost or not is_active(shop, request.image_id):
+def _find_snapshot(ctx: FlowContext, request: ActivateRequest) -> ActivateResponse | None:
+    row, lost = look_for_snapshot(ctx, request)
+    if row is None or lost or not is_active(ctx, request.image_id):
         return None
-    return snapshot_response(shop, row) if row.device_path == str(shop.devices.path_of(row.snapshot_name)) else None
+    return snapshot_response(ctx, row) if row.device_path == str(ctx.devices.path_of(row.snapshot_name)) else None
 
 
 # --- the file -------------------------------------------------------------------------------------------------
@@ -152,13 +152,13 @@ class Recorded(msgspec.Struct, frozen=True):
     is_elsewhere: bool = False
 
 
-def look_for_file(shop: FlowContext, request: DownloadRequest) -> Recorded | None:
+def look_for_file(ctx: FlowContext, request: DownloadRequest) -> Recorded | None:
     """What is recorded under the image id. Raises CatalogConflict if that is another object."""
-    image = shop.catalog.get_image_by_id(request.image_id)
+    image = ctx.catalog.get_image_by_id(request.image_id)
     if image is None or image.download_status != "completed":
-        _refuse_second_name(shop, request)
+        _refuse_second_name(ctx, request)
         return None
-    known = shop.catalog.get_verification(image.image_id)
+    known = ctx.catalog.get_verification(image.image_id)
     origin = known.origin if known is not None else ""
     relation = relation_of(origin, request.location)
     if relation is Relation.OTHER or (not origin and image.s3_key != request.s3_key):
@@ -170,12 +170,12 @@ def look_for_file(shop: FlowContext, request: DownloadRequest) -> Recorded | Non
     return Recorded(image, known, relation is Relation.ELSEWHERE)
 
 
-def _refuse_second_name(shop: FlowContext, request: DownloadRequest) -> None:
+def _refuse_second_name(ctx: FlowContext, request: DownloadRequest) -> None:
     """Raise CatalogConflict if the object has got an image id of its own, and no other was chosen here."""
-    image = shop.catalog.check_image_downloaded(request.s3_key)
+    image = ctx.catalog.check_image_downloaded(request.s3_key)
     if image is None or image.image_id == request.image_id or not is_derived(request):
         return
-    known = shop.catalog.get_verification(image.image_id)
+    known = ctx.catalog.get_verification(image.image_id)
     if relation_of(known.origin if known is not None else "", request.location) is not Relation.OTHER:
         raise CatalogConflict(
             f"key {request.s3_key!r} is recorded as image {image.image_id}, not {request.image_id}",
@@ -184,11 +184,11 @@ def _refuse_second_name(shop: FlowContext, request: DownloadRequest) -> None:
 
 
 def find_refusal(
-    shop: FlowContext, request: DownloadRequest, *, etag: str | None = None, checksum: str | None = None
+    ctx: FlowContext, request: DownloadRequest, *, etag: str | None = None, checksum: str | None = None
 ) -> ImageRefused | None:
     """The error with which this very content was refused before, under whatever name the catalog has it."""
     policy = request.judging.policy
-    found = (shop.catalog.find_refusal(key, policy=policy, etag=etag, checksum=checksum) for key in keys_of(request))
+    found = (ctx.catalog.find_refusal(key, policy=policy, etag=etag, checksum=checksum) for key in keys_of(request))
     return next((refused for refused in found if refused is not None), None)
 
 
@@ -214,13 +214,13 @@ def take_verdict(response: DownloadResponse, known: Verification | None, judging
 
 
 def file_response(
-    shop: FlowContext, image: Image, fingerprint: Fingerprint, known: Verification | None
+    ctx: FlowContext, image: Image, fingerprint: Fingerprint, known: Verification | None
 ) -> DownloadResponse:
     """The recorded file, as it was found."""
     asked_at = (known.asked_at if known is not None else None) or image.downloaded_at
     return DownloadResponse(
         image_id=image.image_id,
-        local_path=str(shop.recorded_file(image)),
+        local_path=str(ctx.recorded_file(image)),
         checksum=image.checksum or "",
         size_bytes=image.size_bytes,
         already_exist=True,
@@ -238,9 +238,9 @@ def _covers(judged_by: str, asked_for: Policy) -> bool:
 # --- the device -----------------------------------------------------------------------------------------------
 
 
-def look_for_device(shop: FlowContext, request: UnpackRequest) -> tuple[UnpackedImage | None, str]:
+def look_for_device(ctx: FlowContext, request: UnpackRequest) -> tuple[UnpackedImage | None, str]:
     """What the image is recorded to be unpacked to, and why that cannot be used; empty if it can."""
-    row = shop.catalog.check_image_unpacked(request.image_id)
+    row = ctx.catalog.check_image_unpacked(request.image_id)
     if row is None:
         return None, ""
     if not row.layout_verified:
@@ -249,24 +249,24 @@ def look_for_device(shop: FlowContext, request: UnpackRequest) -> tuple[Unpacked
     device = recorded_device(row.device_id, row.device_name, uuid)
     if device is None:
         return row, f"{row.device_name!r} with the id {row.device_id!r} cannot be a device"
-    return row, _what_is_lost(shop, device, deep=request.judging.verify)
+    return row, _what_is_lost(ctx, device, deep=request.judging.verify)
 
 
-def device_response(shop: FlowContext, row: UnpackedImage) -> UnpackResponse:
+def device_response(ctx: FlowContext, row: UnpackedImage) -> UnpackResponse:
     """The recorded device, as it was found."""
     return UnpackResponse(
         image_id=row.image_id,
         device_id=row.device_id,
         device_name=row.device_name,
-        device_path=str(shop.devices.path_of(row.device_name)),
+        device_path=str(ctx.devices.path_of(row.device_name)),
         size_bytes=row.size_bytes,
         file_count=row.file_count,
     )
 
 
-def _what_is_lost(shop: FlowContext, device: Device, *, deep: bool = False) -> str:
+def _what_is_lost(ctx: FlowContext, device: Device, *, deep: bool = False) -> str:
     try:
-        shop.devices.verify(device, deep=deep)
+        ctx.devices.verify(device, deep=deep)
     except SnapshotOverwritten:
         raise  # it cannot be made again without losing what somebody has written
     except DeviceLost as error:
@@ -277,9 +277,9 @@ def _what_is_lost(shop: FlowContext, device: Device, *, deep: bool = False) -> s
 # --- the snapshot ---------------------------------------------------------------------------------------------
 
 
-def look_for_snapshot(shop: FlowContext, request: ActivateRequest) -> tuple[Snapshot | None, str]:
+def look_for_snapshot(ctx: FlowContext, request: ActivateRequest) -> tuple[Snapshot | None, str]:
     """The recorded snapshot, if it is in use, and why it cannot be used; empty if it can."""
-    row = shop.catalog.check_snapshot_exists(request.image_id, snapshot_name_of(request))
+    row = ctx.catalog.check_snapshot_exists(request.image_id, snapshot_name_of(request))
     if row is None or not row.active:
         return None, ""
     if device_number(row.snapshot_id) is None:
@@ -287,31 +287,31 @@ def look_for_snapshot(shop: FlowContext, request: ActivateRequest) -> tuple[Snap
     if row.origin_device_id != request.device_id:
         return row, f"it was taken of device {row.origin_device_id}, not {request.device_id}"
     try:
-        origin = found_device(shop, request.device_name, request.device_id)
+        origin = found_device(ctx, request.device_name, request.device_id)
     except DeviceLost as error:
         return row, str(error)
     snapshot = device_of(row.snapshot_id, row.snapshot_name, origin.uuid or "", origin.size)
-    return row, _what_is_lost(shop, snapshot)
+    return row, _what_is_lost(ctx, snapshot)
 
 
-def is_active(shop: FlowContext, image_id: str) -> bool:
+def is_active(ctx: FlowContext, image_id: str) -> bool:
     """Is the image recorded as active, as one with a snapshot in use has to be?"""
-    image = shop.catalog.get_image_by_id(image_id)
+    image = ctx.catalog.get_image_by_id(image_id)
     return image is not None and image.activation_status == "active"
 
 
-def found_device(shop: FlowContext, name: str, device_id: str) -> Found:
+def found_device(ctx: FlowContext, name: str, device_id: str) -> Found:
     """What the backend holds under this name. Raises DeviceLost unless it has this id and a UUID."""
-    found = shop.devices.look(name)
+    found = ctx.devices.look(name)
     if found is not None and found.id == device_number(device_id) and found.uuid:
         return found
     raise DeviceLost(f"{name} is not there", hint="process the image again: it will be unpacked anew")
 
 
-def origin_of_snapshots(shop: FlowContext, row: UnpackedImage) -> Found:
+def origin_of_snapshots(ctx: FlowContext, row: UnpackedImage) -> Found:
     """The device that snapshots of an image are taken of. Raises DeviceLost unless it holds the recorded content."""
-    found = found_device(shop, row.device_name, row.device_id)
-    image = shop.catalog.get_image_by_id(row.image_id)
+    found = found_device(ctx, row.device_name, row.device_id)
+    image = ctx.catalog.get_image_by_id(row.image_id)
     if image is None or found.uuid not in uuids_of(row.image_id, image.checksum or ""):
         raise DeviceLost(
             f"{row.device_name} does not hold the recorded content of image {row.image_id}",
@@ -320,12 +320,12 @@ def origin_of_snapshots(shop: FlowContext, row: UnpackedImage) -> Found:
     return found
 
 
-def snapshot_response(shop: FlowContext, row: Snapshot) -> ActivateResponse:
+def snapshot_response(ctx: FlowContext, row: Snapshot) -> ActivateResponse:
     """The recorded snapshot, as it was found."""
     return ActivateResponse(
         image_id=row.image_id,
         snapshot_id=row.snapshot_id,
         snapshot_name=row.snapshot_name,
-        device_path=str(shop.devices.path_of(row.snapshot_name)),
+        device_path=str(ctx.devices.path_of(row.snapshot_name)),
         active=True,
     )

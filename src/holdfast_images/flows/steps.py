@@ -227,13 +227,13 @@ def refuse_bad_request(request: R) -> R:
     return request
 
 
-def release_unused(shop: FlowContext, image_id: str, snapshot_name: str = "") -> None:
+def release_unused(ctx: FlowContext, image_id: str, snapshot_name: str = "") -> None:
     """After a failure: give back the id that was reserved for a device or snapshot of which nothing was made."""
-    for reservation in shop.catalog.list_reservations():
+    for reservation in ctx.catalog.list_reservations():
         if (reservation.image_id, reservation.snapshot_name) != (image_id, snapshot_name):
             continue
-        if shop.devices.look(snapshot_name or device_name(reservation.device_id)) is None:
-            shop.catalog.release_reservation(image_id, reservation.device_id)
+        if ctx.devices.look(snapshot_name or device_name(reservation.device_id)) is None:
+            ctx.catalog.release_reservation(image_id, reservation.device_id)
 
 
 # --- locks of images ------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def owner_of(run: Run[Any, Any]) -> str:
     return f"job:{run.job.job_id}"
 
 
-def lock_image(shop: FlowContext, run: Run[Any, Any], image_id: str) -> None:
+def lock_image(ctx: FlowContext, run: Run[Any, Any], image_id: str) -> None:
     """Hold the image's lock, waiting for whoever has it; a lock whose owner is not live is taken over.
 
     An unfinished job is live: its next execution goes on with what is locked. Taking over is journaled by a rewind.
@@ -252,49 +252,49 @@ def lock_image(shop: FlowContext, run: Run[Any, Any], image_id: str) -> None:
     """
     owner = owner_of(run)
     try:
-        shop.catalog.acquire_image_lock(image_id, owner)
+        ctx.catalog.acquire_image_lock(image_id, owner)
     except ImageBusy:
-        lock = shop.catalog.get_image_lock(image_id)
+        lock = ctx.catalog.get_image_lock(image_id)
         if lock is None:
             raise
         kind, _, job_id = lock.locked_by.partition(":")
         if kind == "job" and is_live(run, job_id):
             raise WaitFor(job_id) from None
-        if not shop.catalog.take_over_image_lock(image_id, lock.locked_by, owner):
+        if not ctx.catalog.take_over_image_lock(image_id, lock.locked_by, owner):
             raise
         raise Rewind(run.step, f"took over the lock of {lock.locked_by}, which is not live any more") from None
 
 
-def unlock_image(shop: FlowContext, run: Run[Any, Any], image_id: str) -> None:
+def unlock_image(ctx: FlowContext, run: Run[Any, Any], image_id: str) -> None:
     """Give the lock up, if it is this job's."""
-    shop.catalog.release_image_lock(image_id, owner_of(run))
+    ctx.catalog.release_image_lock(image_id, owner_of(run))
 
 
-def holds_image(shop: FlowContext, run: Run[Any, Any], image_id: str) -> bool:
+def holds_image(ctx: FlowContext, run: Run[Any, Any], image_id: str) -> bool:
     """Is the lock this job's?"""
-    lock = shop.catalog.get_image_lock(image_id)
+    lock = ctx.catalog.get_image_lock(image_id)
     return lock is not None and lock.locked_by == owner_of(run)
 
 
-def wait_for_image(shop: FlowContext, run: Run[Any, Any], image_id: str) -> None:
+def wait_for_image(ctx: FlowContext, run: Run[Any, Any], image_id: str) -> None:
     """Go on when nobody has the image's lock. Somebody may take it right after: `locked_in` tells."""
-    if shop.catalog.is_image_locked(image_id):
-        lock_image(shop, run, image_id)
-        unlock_image(shop, run, image_id)
+    if ctx.catalog.is_image_locked(image_id):
+        lock_image(ctx, run, image_id)
+        unlock_image(ctx, run, image_id)
 
 
 @contextmanager
-def locked_in(tx: Transaction, shop: FlowContext, run: Run[Any, Any], image_id: str, *, else_to: str) -> Iterator[None]:
+def locked_in(tx: Transaction, ctx: FlowContext, run: Run[Any, Any], image_id: str, *, else_to: str) -> Iterator[None]:
     """Hold the lock inside one transaction only; rewind to the step that waits if somebody has it.
 
     Whoever takes the lock afterwards sees what the transaction has written, and whoever had it before was seen here.
     """
     try:
-        shop.catalog.acquire_image_lock(image_id, owner_of(run), tx=tx)
+        ctx.catalog.acquire_image_lock(image_id, owner_of(run), tx=tx)
     except ImageBusy as busy:
         raise Rewind(else_to, str(busy)) from busy
     yield
-    shop.catalog.release_image_lock(image_id, owner_of(run), tx=tx)
+    ctx.catalog.release_image_lock(image_id, owner_of(run), tx=tx)
 
 
 def is_live(run: Run[Any, Any], job_id: str) -> bool:

@@ -135,60 +135,60 @@ COLLISIONS = 3
 """So many ids may be found to hold something else before it is given up."""
 
 
-def unpack_flow(shop: FlowContext) -> Flow[UnpackRequest, UnpackResponse]:
-    """The flow, done with the parts of this workshop."""
+def unpack_flow(ctx: FlowContext) -> Flow[UnpackRequest, UnpackResponse]:
+    """The flow, done with the parts of this context."""
     return (
         Flow(
-            shop.flow_name("unpack-image"),
+            ctx.flow_name("unpack-image"),
             request=UnpackRequest,
             response=UnpackResponse,
-            queue=shop.queue_name("unpacking"),
-            cleanup=partial(remove_unrecorded, shop),
+            queue=ctx.queue_name("unpacking"),
+            cleanup=partial(remove_unrecorded, ctx),
         )
-        .start("check-unpacked", aborting(partial(check_unpacked, shop)), retry=retries.CHECK_UNPACKED)
-        .to("create-device", aborting(partial(create_device, shop)), retry=retries.CREATE_DEVICE)
+        .start("check-unpacked", aborting(partial(check_unpacked, ctx)), retry=retries.CHECK_UNPACKED)
+        .to("create-device", aborting(partial(create_device, ctx)), retry=retries.CREATE_DEVICE)
         .to(
             "extract-layers",
-            aborting(partial(extract_layers, shop)),
+            aborting(partial(extract_layers, ctx)),
             retry=retries.EXTRACT_LAYERS,
-            timeout=shop.timeouts.extract + TIME_TO_TELL,
+            timeout=ctx.timeouts.extract + TIME_TO_TELL,
         )
-        .to("verify-layout", aborting(partial(verify_layout, shop)), retry=retries.VERIFY_LAYOUT)
-        .commit("update-db", aborting(partial(update_db, shop)), retry=retries.UPDATE_DB)
+        .to("verify-layout", aborting(partial(verify_layout, ctx)), retry=retries.VERIFY_LAYOUT)
+        .commit("update-db", aborting(partial(update_db, ctx)), retry=retries.UPDATE_DB)
     )
 
 
-def check_unpacked(shop: FlowContext, run: UnpackRun) -> None:
+def check_unpacked(ctx: FlowContext, run: UnpackRun) -> None:
     """Hand off if the device is there and holds this very content; forget it if it does not."""
     request = run.request
-    _refuse_unverified(shop, request)
-    row, lost = look_for_device(shop, request)
+    _refuse_unverified(ctx, request)
+    row, lost = look_for_device(ctx, request)
     # What is done waits for nobody: a download that judges the image anew may have the lock for long.
     if row is None or lost:
-        lock_image(shop, run, request.image_id)
-        row, lost = look_for_device(shop, request)
+        lock_image(ctx, run, request.image_id)
+        row, lost = look_for_device(ctx, request)
         if row is None:
             return
         if lost:
             run.log.warning("image %s will be unpacked again: %s", request.image_id, lost)
-            _make_way(shop, row, request)
+            _make_way(ctx, row, request)
             return
-        unlock_image(shop, run, request.image_id)
-    path = str(shop.devices.path_of(row.device_name))
+        unlock_image(ctx, run, request.image_id)
+    path = str(ctx.devices.path_of(row.device_name))
     if row.device_path != path:
-        shop.catalog.set_device_path(request.image_id, path)
-    raise Handoff(device_response(shop, row))
+        ctx.catalog.set_device_path(request.image_id, path)
+    raise Handoff(device_response(ctx, row))
 
 
-def _refuse_unverified(shop: FlowContext, request: UnpackRequest) -> None:
+def _refuse_unverified(ctx: FlowContext, request: UnpackRequest) -> None:
     """Only what was downloaded and verified is unpacked, whoever asks for it."""
     if request.pool_name:
         raise InvalidName(
             f"pool {request.pool_name[:200]!r} cannot be chosen for an image",
             hint="leave pool_name empty: the backend of the settings has one pool",
         )
-    image = shop.catalog.get_image_by_id(request.image_id)
-    staged = shop.catalog.get_update(request.image_id)
+    image = ctx.catalog.get_image_by_id(request.image_id)
+    staged = ctx.catalog.get_update(request.image_id)
     if is_content_of(image, request.checksum) or (staged is not None and staged.checksum == request.checksum):
         return
     if image is None or image.download_status != "completed" or image.checksum != request.checksum:
@@ -199,52 +199,52 @@ def _refuse_unverified(shop: FlowContext, request: UnpackRequest) -> None:
         )
 
 
-def _make_way(shop: FlowContext, row: UnpackedImage, request: UnpackRequest) -> None:
+def _make_way(ctx: FlowContext, row: UnpackedImage, request: UnpackRequest) -> None:
     """What the row says is not to be believed any more, unless the device holds other content: that stays in use.
 
     Snapshots refer to the id of their device, so the row stays for them, and the device is made again under its id.
     """
     device = recorded_device(row.device_id, row.device_name, _uuid(request))
-    snapshots = shop.catalog.get_snapshots_by_image_id(row.image_id)
-    if device is not None and row.layout_verified and shop.devices.health(device) is Health.FOREIGN:
-        image = shop.catalog.get_image_by_id(row.image_id)
+    snapshots = ctx.catalog.get_snapshots_by_image_id(row.image_id)
+    if device is not None and row.layout_verified and ctx.devices.health(device) is Health.FOREIGN:
+        image = ctx.catalog.get_image_by_id(row.image_id)
         if image is not None and snapshots:
-            refuse_update(shop, image, request.checksum)
+            refuse_update(ctx, image, request.checksum)
     elif snapshots:
-        shop.catalog.mark_unpacked_unverified(row.image_id)
+        ctx.catalog.mark_unpacked_unverified(row.image_id)
     else:
-        shop.catalog.delete_unpacked_image(row.image_id)
+        ctx.catalog.delete_unpacked_image(row.image_id)
 
 
-def _beside(shop: FlowContext, request: UnpackRequest) -> str:
+def _beside(ctx: FlowContext, request: UnpackRequest) -> str:
     """What the device is reserved as while another one is in use that it is to replace; empty if there is none."""
-    row = shop.catalog.get_unpacked_image_by_id(request.image_id)
+    row = ctx.catalog.get_unpacked_image_by_id(request.image_id)
     return _uuid(request) if row is not None and row.layout_verified else ""
 
 
-def create_device(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
+def create_device(ctx: FlowContext, run: UnpackRun) -> UnpackResponse:
     """An empty device under an id that is reserved first; what an earlier execution left there is removed."""
     request, response = run.request, run.response
-    response.entries = _admit(shop, run)
+    response.entries = _admit(ctx, run)
     taken: set[int] = set()
     for _ in range(COLLISIONS):
-        device_id = shop.catalog.reserve_device_id(
-            request.image_id, device_id_candidates(request.image_id), beside=_beside(shop, request), avoiding=taken
+        device_id = ctx.catalog.reserve_device_id(
+            request.image_id, device_id_candidates(request.image_id), beside=_beside(ctx, request), avoiding=taken
         )
         device = Device(
             id=device_id,
             name=device_name(device_id),
             uuid=_uuid(request),
-            size=request.device_size or shop.device_size,
+            size=request.device_size or ctx.device_size,
             files=response.entries,
         )
-        if shop.devices.health(device) is not Health.FOREIGN:
-            _make_anew(shop, run, device)
+        if ctx.devices.health(device) is not Health.FOREIGN:
+            _make_anew(ctx, run, device)
             response.image_id = request.image_id
             response.device_id = str(device.id)
             response.device_name = device.name
             response.device_size = device.size
-            response.device_path = str(shop.devices.path_of(device.name))
+            response.device_path = str(ctx.devices.path_of(device.name))
             return response
         taken.add(device_id)
     raise DeviceBusy(
@@ -253,16 +253,16 @@ def create_device(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
     )
 
 
-def _admit(shop: FlowContext, run: UnpackRun) -> int:
+def _admit(ctx: FlowContext, run: UnpackRun) -> int:
     """Refuse what cannot fit before anything is made; how many entries the image has."""
-    pool = shop.devices.pool()
+    pool = ctx.devices.pool()
     if pool.health in (PoolHealth.READ_ONLY, PoolHealth.FAILED):
         raise PoolUnusable(f"no image can be unpacked: {pool.detail or pool.health}", hint="holdfast verify-system")
     if pool.health is PoolHealth.FULL:
         raise NoSpace(f"no image can be unpacked: {pool.detail or pool.health}", hint="free or add space: holdfast gc")
-    entries, content = _amounts(shop, run)
+    entries, content = _amounts(ctx, run)
     needed = content + entries * BYTES_PER_ENTRY
-    size = run.request.device_size or shop.device_size
+    size = run.request.device_size or ctx.device_size
     if needed > size:
         raise NoSpace(
             f"image {run.request.image_id} needs {needed} bytes, and its device would have {size}",
@@ -277,7 +277,7 @@ def _admit(shop: FlowContext, run: UnpackRun) -> int:
     return entries
 
 
-def _amounts(shop: FlowContext, run: UnpackRun) -> tuple[int, int]:
+def _amounts(ctx: FlowContext, run: UnpackRun) -> tuple[int, int]:
     """Entries, and bytes of content; of an image that an earlier job has validated, they are counted anew."""
     request = run.request
     if request.entries:
@@ -285,26 +285,26 @@ def _amounts(shop: FlowContext, run: UnpackRun) -> tuple[int, int]:
     from holdfast_images.archive.sandbox import inspect_image  # noqa: PLC0415 - a finished image is not read
 
     report = inspect_image(
-        shop.file_of(request.image_id, request.checksum),
+        ctx.file_of(request.image_id, request.checksum),
         policy=request.judging.policy,
-        limits=shop.limits,
+        limits=ctx.limits,
         keep_setuid=request.judging.keep_setuid,
-        timeout=shop.timeouts.extract,
+        timeout=ctx.timeouts.extract,
         check=run.check,
         on_progress=lambda done, total, _: run.progress(done, total or None, note="bytes counted"),
     )
     return report.entries, report.total_bytes
 
 
-def _make_anew(shop: FlowContext, run: UnpackRun, device: Device) -> None:
+def _make_anew(ctx: FlowContext, run: UnpackRun, device: Device) -> None:
     """Nothing continues a half-filled device, so whatever is there goes."""
     with run.effect("device"):
-        shop.devices.unmount(device)
-        shop.devices.delete(device)
-        shop.devices.create(device)
+        ctx.devices.unmount(device)
+        ctx.devices.delete(device)
+        ctx.devices.create(device)
 
 
-def extract_layers(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
+def extract_layers(ctx: FlowContext, run: UnpackRun) -> UnpackResponse:
     """Every file of the image, in the mounted device, on disk."""
     from holdfast_images.archive.sandbox import extract_image  # noqa: PLC0415 - as above
 
@@ -313,17 +313,17 @@ def extract_layers(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
     if run.interrupted:
         raise Rewind("create-device", "an extraction that was cut short cannot be continued")
     if run.tries > 1:
-        _make_anew(shop, run, device)
-    _refuse_changed_file(shop, run)
+        _make_anew(ctx, run, device)
+    _refuse_changed_file(ctx, run)
     try:
-        with _remembering_refusals(shop, run), run.effect("extract"):
+        with _remembering_refusals(ctx, run), run.effect("extract"):
             extracted = extract_image(
-                shop.file_of(request.image_id, request.checksum),
-                _mounted(shop, run, device),
+                ctx.file_of(request.image_id, request.checksum),
+                _mounted(ctx, run, device),
                 policy=request.judging.policy,
-                limits=shop.limits,
+                limits=ctx.limits,
                 keep_setuid=request.judging.keep_setuid,
-                timeout=shop.timeouts.extract,
+                timeout=ctx.timeouts.extract,
                 checksum=request.checksum,
                 check=run.check,
                 on_progress=lambda done, total, entries: run.progress(
@@ -332,7 +332,7 @@ def extract_layers(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
             )
     except TryAgain as error:
         # A pool that is full fails writes as a broken disk does; only the pool can tell.
-        pool = shop.devices.pool()
+        pool = ctx.devices.pool()
         if pool.health is PoolHealth.FULL:
             raise NoSpace(f"{error}: {pool.detail}", hint="free or add space: holdfast gc") from error
         raise
@@ -343,35 +343,35 @@ def extract_layers(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
 
 
 @contextmanager
-def _remembering_refusals(shop: FlowContext, run: UnpackRun) -> Iterator[None]:
+def _remembering_refusals(ctx: FlowContext, run: UnpackRun) -> Iterator[None]:
     """What can be seen only when it is unpacked is refused at once the next time, like what its file shows."""
     request = run.request
     try:
         yield
     except ImageRefused as refused:
         run.log.error("security: image %s refused: %s", request.image_id, refused)
-        image = shop.catalog.get_image_by_id(request.image_id)
+        image = ctx.catalog.get_image_by_id(request.image_id)
         if image is not None:
-            shop.catalog.store_refusal(
+            ctx.catalog.store_refusal(
                 image.image_id, image.s3_key, refused, policy=request.judging.policy, checksum=request.checksum
             )
         raise
 
 
-def _mounted(shop: FlowContext, run: UnpackRun, device: Device) -> Path:
+def _mounted(ctx: FlowContext, run: UnpackRun, device: Device) -> Path:
     """Where its content is; a device that somebody has removed meanwhile is made again."""
     try:
-        return shop.devices.mount(device)
+        return ctx.devices.mount(device)
     except DeviceLost as error:
         raise going_back(run, "create-device", error) from error
 
 
-def _refuse_changed_file(shop: FlowContext, run: UnpackRun) -> None:
+def _refuse_changed_file(ctx: FlowContext, run: UnpackRun) -> None:
     """Only what was verified is unpacked."""
-    request, path = run.request, shop.file_of(run.request.image_id, run.request.checksum)
-    known = shop.catalog.get_update(request.image_id)
+    request, path = run.request, ctx.file_of(run.request.image_id, run.request.checksum)
+    known = ctx.catalog.get_update(request.image_id)
     if known is None or known.checksum != request.checksum:
-        known = shop.catalog.get_verification(request.image_id)
+        known = ctx.catalog.get_verification(request.image_id)
     try:
         fingerprint = fingerprint_of(path)
     except FileNotFoundError:
@@ -386,36 +386,36 @@ def _refuse_changed_file(shop: FlowContext, run: UnpackRun) -> None:
         )
 
 
-def verify_layout(shop: FlowContext, run: UnpackRun) -> UnpackResponse:
+def verify_layout(ctx: FlowContext, run: UnpackRun) -> UnpackResponse:
     """The device holds a root file system that nobody else may write to; then it is sealed."""
     device, response = _device(run), run.response
-    content = _mounted(shop, run, device)
-    with _remembering_refusals(shop, run):
+    content = _mounted(ctx, run, device)
+    with _remembering_refusals(ctx, run):
         lacking = judge_layout(content)
     for finding in lacking:
         run.log.warning("image %s: %s", run.request.image_id, finding.detail)
     response.warnings = most_telling((*lacking, *response.warnings))
     # Sealing syncs and reads through the whole device: too slow for the transaction of update-db.
     with run.effect("seal"):
-        shop.devices.seal(device)
+        ctx.devices.seal(device)
     return response
 
 
-def update_db(shop: FlowContext, run: UnpackRun, tx: Transaction) -> UnpackResponse:
+def update_db(ctx: FlowContext, run: UnpackRun, tx: Transaction) -> UnpackResponse:
     """Record the sealed device and let go of the image.
 
     New content takes the place of the old here: file, row and device in one transaction, or none of them.
     """
     request, response = run.request, run.response
     try:
-        shop.devices.verify(_device(run))
+        ctx.devices.verify(_device(run))
     except DeviceLost as error:
         raise going_back(run, "create-device", error) from error
-    staged = shop.catalog.get_update(request.image_id)
+    staged = ctx.catalog.get_update(request.image_id)
     if staged is not None and staged.checksum == request.checksum:
-        path = shop.file_of(request.image_id, request.checksum)
-        shop.catalog.use_update(request.image_id, str(path), tx=tx)
-    shop.catalog.store_unpacked_image(
+        path = ctx.file_of(request.image_id, request.checksum)
+        ctx.catalog.use_update(request.image_id, str(path), tx=tx)
+    ctx.catalog.store_unpacked_image(
         request.image_id,
         response.device_id,
         response.device_name,
@@ -424,41 +424,41 @@ def update_db(shop: FlowContext, run: UnpackRun, tx: Transaction) -> UnpackRespo
         response.file_count,
         tx=tx,
     )
-    shop.catalog.replace_device_id(request.image_id, int(response.device_id), _uuid(request), tx=tx)
+    ctx.catalog.replace_device_id(request.image_id, int(response.device_id), _uuid(request), tx=tx)
     # Extracting has found all that judging the archive has, by the same rules.
     warnings = msgspec.json.encode(response.warnings).decode()
-    shop.catalog.note_warnings(request.image_id, request.checksum, warnings, tx=tx)
-    shop.catalog.forget_refusal(request.image_id, policy=request.judging.policy, checksum=request.checksum, tx=tx)
-    shop.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
+    ctx.catalog.note_warnings(request.image_id, request.checksum, warnings, tx=tx)
+    ctx.catalog.forget_refusal(request.image_id, policy=request.judging.policy, checksum=request.checksum, tx=tx)
+    ctx.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
     response.unpacked = True
     return response
 
 
-def remove_unrecorded(shop: FlowContext, run: UnpackRun) -> None:
+def remove_unrecorded(ctx: FlowContext, run: UnpackRun) -> None:
     """After a failure: no device stays that no row knows, no content that never came into use, and no lock.
 
     What cannot be removed now is left to gc.
     """
     request = run.request
-    if not holds_image(shop, run, request.image_id):
+    if not holds_image(ctx, run, request.image_id):
         return  # this job has made nothing, or has cleaned up before: what is there is another's
-    row = shop.catalog.get_unpacked_image_by_id(request.image_id)
+    row = ctx.catalog.get_unpacked_image_by_id(request.image_id)
     is_recorded = row is not None and row.layout_verified and row.device_id == run.response.device_id
     if run.response.device_id and not is_recorded:
         device = _device(run)
         try:
             with run.effect("remove-device"):
-                shop.devices.unmount(device)
-                shop.devices.deactivate(device)
-                shop.devices.delete(device)
+                ctx.devices.unmount(device)
+                ctx.devices.deactivate(device)
+                ctx.devices.delete(device)
             if row is None or row.device_id != run.response.device_id:
-                shop.catalog.release_reservation(request.image_id, device.id)
+                ctx.catalog.release_reservation(request.image_id, device.id)
         except (ImageError, OSError) as error:
             run.log.warning("%s could not be removed, gc will: %s", device.name, error)
     elif row is None:
-        release_unused(shop, request.image_id)
-    discard_update(shop, request.image_id, request.checksum)
-    unlock_image(shop, run, request.image_id)
+        release_unused(ctx, request.image_id)
+    discard_update(ctx, request.image_id, request.checksum)
+    unlock_image(ctx, run, request.image_id)
 
 
 def _device(run: UnpackRun) -> Device:

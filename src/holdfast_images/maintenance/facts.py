@@ -72,16 +72,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that are named as owners of locks and have ended, or are not known any more."""
 
 
-def gather(shop: FlowContext, engine: Engine) -> Facts:
+def gather(ctx: FlowContext, engine: Engine) -> Facts:
     """Look at everything.
 
     First at what is there, then at the jobs, then at the rows: so what a job has made is either still its own, or has
     its row.
     """
-    catalog = shop.catalog
-    found = tuple(shop.devices.found())
-    disagreements = tuple(shop.devices.disagreements())
-    files = tuple(files_in(shop.images))
+    catalog = ctx.catalog
+    found = tuple(ctx.devices.found())
+    disagreements = tuple(ctx.devices.disagreements())
+    files = tuple(files_in(ctx.images))
     locks = tuple(catalog.list_image_locks())
     return Facts(
         now=engine.store.now() / 1000,
@@ -165,15 +165,15 @@ class Wrong(msgspec.Struct, frozen=True, kw_only=True):
     mend: Callable[[], object] | None
 
 
-def wrong_rows(shop: FlowContext) -> Iterator[Wrong]:
+def wrong_rows(ctx: FlowContext) -> Iterator[Wrong]:
     """Every row that breaks a rule of the catalog or names a path where nothing of this state is. Changes nothing."""
-    for violation in shop.catalog.violations():
+    for violation in ctx.catalog.violations():
         yield Wrong(
             subject=f"image {violation.image_id}",
             why=f"rule {violation.rule}: {violation.message}",
-            mend=_remedy(shop, violation),
+            mend=_remedy(ctx, violation),
         )
-    yield from _moved(shop)
+    yield from _moved(ctx)
 
 
 class MendedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,29 +198,29 @@ def mend_all(host: LocalHost, *, dry_run: bool) -> list[MendedRow]:
     return mended
 
 
-def mend(shop: FlowContext, subject: str, why: str) -> bool:
+def mend(ctx: FlowContext, subject: str, why: str) -> bool:
     """Put one row right, if it is still wrong. Crash: each is one transaction."""
-    for wrong in wrong_rows(shop):
+    for wrong in wrong_rows(ctx):
         if (wrong.subject, wrong.why) == (subject, why) and wrong.mend is not None:
             wrong.mend()
             return True
     return False
 
 
-def _moved(shop: FlowContext) -> Iterator[Wrong]:
-    catalog = shop.catalog
+def _moved(ctx: FlowContext) -> Iterator[Wrong]:
+    catalog = ctx.catalog
     for image in catalog.list_images("completed"):
-        path = str(shop.recorded_file(image))
+        path = str(ctx.recorded_file(image))
         if image.local_path != path:
             yield _elsewhere(f"image {image.image_id}", path, partial(catalog.set_local_path, image.image_id, path))
     for row in catalog.list_unpacked_images():
         if recorded_device(row.device_id, row.device_name, "") is None:
             continue  # verify-system tells of it, and processing the image forgets it
-        path = str(shop.devices.path_of(row.device_name))
+        path = str(ctx.devices.path_of(row.device_name))
         if row.device_path != path:
             yield _elsewhere(f"image {row.image_id}", path, partial(catalog.set_device_path, row.image_id, path))
     for snapshot in catalog.list_snapshots():
-        name, path = snapshot.snapshot_name, str(shop.devices.path_of(snapshot.snapshot_name))
+        name, path = snapshot.snapshot_name, str(ctx.devices.path_of(snapshot.snapshot_name))
         if snapshot.device_path != path:
             yield _elsewhere(f"snapshot {name}", path, partial(catalog.set_snapshot_path, name, path))
 
@@ -229,8 +229,8 @@ def _elsewhere(subject: str, path: str, mend: Callable[[], object]) -> Wrong:
     return Wrong(subject=subject, why=f"it is at {path}, and another path is recorded", mend=mend)
 
 
-def _remedy(shop: FlowContext, violation: RuleViolation) -> Callable[[], object] | None:
-    catalog = shop.catalog
+def _remedy(ctx: FlowContext, violation: RuleViolation) -> Callable[[], object] | None:
+    catalog = ctx.catalog
     if violation.rule == 4:
         return catalog.settle_activations
     image = catalog.get_image_by_id(violation.image_id)
@@ -238,27 +238,27 @@ def _remedy(shop: FlowContext, violation: RuleViolation) -> Callable[[], object]
     snapshots = catalog.get_snapshots_by_image_id(violation.image_id)
     if row is None or (image is None and snapshots):
         return None
-    if image is not None and _is_whole(shop, image, row):
-        return partial(_record_as_whole, shop, image)
+    if image is not None and _is_whole(ctx, image, row):
+        return partial(_record_as_whole, ctx, image)
     # Nothing depends on the row, so it can be forgotten: gc collects the device, processing the image makes it again.
     return None if snapshots else partial(catalog.delete_unpacked_image, violation.image_id)
 
 
-def _is_whole(shop: FlowContext, image: Image, row: UnpackedImage) -> bool:
+def _is_whole(ctx: FlowContext, image: Image, row: UnpackedImage) -> bool:
     """Are the file and the device of the image what its row says, by every byte of them?"""
-    found = shop.devices.look(row.device_name)
+    found = ctx.devices.look(row.device_name)
     if found is None or found.uuid not in uuids_of(image.image_id, image.checksum or ""):
         return False
     device = recorded_device(row.device_id, row.device_name, found.uuid or "", found.size)
     if device is None:
         return False
     try:
-        shop.devices.verify(device, deep=True)
-        return hash_file(shop.recorded_file(image)) == image.checksum
+        ctx.devices.verify(device, deep=True)
+        return hash_file(ctx.recorded_file(image)) == image.checksum
     except (ImageError, OSError):
         return False
 
 
-def _record_as_whole(shop: FlowContext, image: Image) -> None:
-    shop.catalog.mark_completed(image.image_id)
-    shop.catalog.mark_unpacked_verified(image.image_id)
+def _record_as_whole(ctx: FlowContext, image: Image) -> None:
+    ctx.catalog.mark_completed(image.image_id)
+    ctx.catalog.mark_unpacked_verified(image.image_id)

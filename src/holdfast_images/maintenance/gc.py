@@ -76,14 +76,14 @@ class Collection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collect_garbage(
-    shop: FlowContext, engine: Engine, *, dry_run: bool, refusals_older_than: float | None
+    ctx: FlowContext, engine: Engine, *, dry_run: bool, refusals_older_than: float | None
 ) -> Collection:
     """Plan, and unless it is a dry run carry it out. Crash: as in collect."""
     # What is left over is told by the rows: they are put right first.
-    rows = plan_rows(shop)
-    done = collect(shop, engine, rows) if rows and not dry_run else []
-    rest = plan(gather(shop, engine), refusals_older_than=refusals_older_than)
-    done += [] if dry_run else collect(shop, engine, rest)
+    rows = plan_rows(ctx)
+    done = collect(ctx, engine, rows) if rows and not dry_run else []
+    rest = plan(gather(ctx, engine), refusals_older_than=refusals_older_than)
+    done += [] if dry_run else collect(ctx, engine, rest)
     return Collection(actions=(*rows, *rest), done=tuple(done))
 
 
@@ -99,9 +99,9 @@ def plan(facts: Facts, *, refusals_older_than: float | None = None) -> list[Acti
     return actions
 
 
-def plan_rows(shop: FlowContext) -> list[Action]:
+def plan_rows(ctx: FlowContext) -> list[Action]:
     """The rows that can be put right by what is there."""
-    wrong = [each for each in wrong_rows(shop) if each.mend is not None]
+    wrong = [each for each in wrong_rows(ctx) if each.mend is not None]
     return [Action(kind=Leftover.ROW, subject=each.subject, why=each.why) for each in wrong]
 
 
@@ -227,40 +227,40 @@ def _is_worked_on(facts: Facts, image_id: str, name: str = "") -> bool:
 # --- carrying it out ------------------------------------------------------------------------------------------
 
 
-def collect(shop: FlowContext, engine: Engine, actions: Sequence[Action]) -> list[Collected]:
+def collect(ctx: FlowContext, engine: Engine, actions: Sequence[Action]) -> list[Collected]:
     """Carry the plan out, leaving alone what has become somebody's meanwhile. One failure does not stop the rest.
 
     A job that begins at this very moment finds its file or device gone and makes it again.
     Crash: some are removed, the next plan has the others.
     """
-    done = [_collected(shop, engine, action) for action in actions if action.kind is not Leftover.REMAINS]
-    return [*done, *_collected_remains(shop, [each for each in actions if each.kind is Leftover.REMAINS])]
+    done = [_collected(ctx, engine, action) for action in actions if action.kind is not Leftover.REMAINS]
+    return [*done, *_collected_remains(ctx, [each for each in actions if each.kind is Leftover.REMAINS])]
 
 
-def _collected(shop: FlowContext, engine: Engine, action: Action) -> Collected:
+def _collected(ctx: FlowContext, engine: Engine, action: Action) -> Collected:
     now = Facts(now=0.0, work=tuple(work_of(engine)))
     if action.kind is not Leftover.LOCK and _is_worked_on(now, action.image_id, action.subject):
         return Collected(action=action, removed=False, reason="a job has begun to work on it")
     try:
-        if _is_recorded(shop, action):
+        if _is_recorded(ctx, action):
             return Collected(action=action, removed=False, reason="a job has recorded it")
-        return Collected(action=action, removed=_remove(shop, action))
+        return Collected(action=action, removed=_remove(ctx, action))
     except (ImageError, OSError) as error:
         return Collected(action=action, removed=False, reason=str(error))
 
 
-def _collected_remains(shop: FlowContext, actions: Sequence[Action]) -> Iterator[Collected]:
+def _collected_remains(ctx: FlowContext, actions: Sequence[Action]) -> Iterator[Collected]:
     """The backend removes them all at once, and those it has made by removing other things."""
-    shop.devices.collect()
-    left = {each.subject for each in shop.devices.disagreements()} if actions else set()
+    ctx.devices.collect()
+    left = {each.subject for each in ctx.devices.disagreements()} if actions else set()
     for action in actions:
         reason = "somebody works on it, or the log says what failed" if action.subject in left else ""
         yield Collected(action=action, removed=not reason, reason=reason)
 
 
-def _is_recorded(shop: FlowContext, action: Action) -> bool:
+def _is_recorded(ctx: FlowContext, action: Action) -> bool:
     """Has it got its row since the plan was made?"""
-    catalog = shop.catalog
+    catalog = ctx.catalog
     match action.kind:
         case Leftover.DEVICE:
             return any(row.device_name == action.subject for row in catalog.list_unpacked_images())
@@ -270,21 +270,19 @@ def _is_recorded(shop: FlowContext, action: Action) -> bool:
             image, update = catalog.get_image_by_id(action.image_id), catalog.get_update(action.image_id)
             is_staged = update is not None and file_name(update.image_id, update.checksum) == action.subject
             is_completed = image is not None and image.download_status == "completed"
-            return is_staged or (
-                image is not None and is_completed and shop.recorded_file(image).name == action.subject
-            )
+            return is_staged or (image is not None and is_completed and ctx.recorded_file(image).name == action.subject)
         case _:
             return False
 
 
-def _remove(shop: FlowContext, action: Action) -> bool:
-    catalog, directory = shop.catalog, shop.images
+def _remove(ctx: FlowContext, action: Action) -> bool:
+    catalog, directory = ctx.catalog, ctx.images
     match action.kind:
         case Leftover.LOCK:
             return catalog.release_image_lock(action.image_id, action.subject)
         case Leftover.DEVICE | Leftover.SNAPSHOT:
             device_id = NO_ID if action.device_id is None else action.device_id
-            shop.devices.delete(Device(id=device_id, name=action.subject, uuid=action.uuid))
+            ctx.devices.delete(Device(id=device_id, name=action.subject, uuid=action.uuid))
             if action.image_id and action.device_id is not None:
                 catalog.release_reservation(action.image_id, action.device_id)
         case Leftover.RESERVATION:
@@ -296,12 +294,12 @@ def _remove(shop: FlowContext, action: Action) -> bool:
         case Leftover.FILE:
             (directory / action.subject).unlink(missing_ok=True)
         case Leftover.ROW:
-            return mend(shop, action.subject, action.why)
+            return mend(ctx, action.subject, action.why)
         case Leftover.CONTENT:
             update = catalog.get_update(action.image_id)
             if update is None or file_name(update.image_id, update.checksum) != action.subject:
                 return False
-            discard_update(shop, action.image_id, update.checksum)
+            discard_update(ctx, action.image_id, update.checksum)
         case Leftover.REFUSAL:
             catalog.forget_refusals(action.subject)
     return True

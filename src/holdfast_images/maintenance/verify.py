@@ -21,29 +21,29 @@ from holdfast_images.model import Fingerprint, device_number
 from holdfast_images.source.partial import fingerprint_of, hash_file
 
 
-def verify_everything(shop: FlowContext, engine: Engine, *, deep: bool) -> Iterator[Finding]:
+def verify_everything(ctx: FlowContext, engine: Engine, *, deep: bool) -> Iterator[Finding]:
     """Rows, rules, room, every image, and what is left over. What cannot be asked hides nothing else."""
-    yield from verify_rows(shop)
-    yield from verify_catalog(shop.catalog)
-    yield from _verify_pool(shop)
-    yield from checked("the catalog", _verify_images(shop, deep=deep))
-    yield from checked("the backend", _verify_leftovers(shop, engine))
+    yield from verify_rows(ctx)
+    yield from verify_catalog(ctx.catalog)
+    yield from _verify_pool(ctx)
+    yield from checked("the catalog", _verify_images(ctx, deep=deep))
+    yield from checked("the backend", _verify_leftovers(ctx, engine))
 
 
-def _verify_images(shop: FlowContext, *, deep: bool) -> Iterator[Finding]:
-    for image in shop.catalog.list_images():
-        yield from checked(f"image {image.image_id}", verify_image(shop, image, deep=deep))
+def _verify_images(ctx: FlowContext, *, deep: bool) -> Iterator[Finding]:
+    for image in ctx.catalog.list_images():
+        yield from checked(f"image {image.image_id}", verify_image(ctx, image, deep=deep))
 
 
-def _verify_pool(shop: FlowContext) -> Iterator[Finding]:
+def _verify_pool(ctx: FlowContext) -> Iterator[Finding]:
     try:
-        yield from check_pool(shop.devices.pool())
+        yield from check_pool(ctx.devices.pool())
     except (ImageError, OSError) as failure:
         yield error("pool-unusable", "pool", with_hint(failure))
 
 
-def _verify_leftovers(shop: FlowContext, engine: Engine) -> Iterator[Finding]:
-    facts = gather(shop, engine)
+def _verify_leftovers(ctx: FlowContext, engine: Engine) -> Iterator[Finding]:
+    facts = gather(ctx, engine)
     yield from (each for each in facts.disagreements if each.code not in COLLECTED)
     yield from leftovers(plan(facts))
 
@@ -54,25 +54,25 @@ def verify_catalog(catalog: Catalog) -> Iterator[Finding]:
         yield error("catalog-rule", f"image {violation.image_id}", f"rule {violation.rule}: {violation.message}")
 
 
-def verify_rows(shop: FlowContext) -> Iterator[Finding]:
+def verify_rows(ctx: FlowContext) -> Iterator[Finding]:
     """Rows that cannot be read: somebody has written to the database by hand."""
-    for table, subject, problem in shop.catalog.unreadable():
+    for table, subject, problem in ctx.catalog.unreadable():
         yield error("row-unreadable", f"{table} {subject}", f"the row cannot be read: {problem}")
 
 
-def verify_image(shop: FlowContext, image: Image, *, deep: bool) -> Iterator[Finding]:
+def verify_image(ctx: FlowContext, image: Image, *, deep: bool) -> Iterator[Finding]:
     """Its file, its device and its snapshots. `deep` reads them all."""
     subject = f"image {image.image_id}"
     if image.download_status == "completed":
-        path = shop.recorded_file(image)
-        known = shop.catalog.get_verification(image.image_id)
+        path = ctx.recorded_file(image)
+        known = ctx.catalog.get_verification(image.image_id)
         yield from check_file(image, known, path, *_file_facts(path, deep=deep))
         yield from _check_path(subject, image.local_path, path)
-    unpacked = shop.catalog.get_unpacked_image_by_id(image.image_id)
+    unpacked = ctx.catalog.get_unpacked_image_by_id(image.image_id)
     if unpacked is not None:
-        yield from checked(subject, _verify_device(shop, image, unpacked, deep=deep))
-    for snapshot in shop.catalog.get_snapshots_by_image_id(image.image_id):
-        yield from checked(f"snapshot {snapshot.snapshot_name}", _verify_snapshot(shop, snapshot))
+        yield from checked(subject, _verify_device(ctx, image, unpacked, deep=deep))
+    for snapshot in ctx.catalog.get_snapshots_by_image_id(image.image_id):
+        yield from checked(f"snapshot {snapshot.snapshot_name}", _verify_snapshot(ctx, snapshot))
 
 
 def checked(subject: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _check_path(subject: str, recorded: str, path: Path) -> Iterator[Finding]:
         yield warning("path-moved", subject, message)
 
 
-def _verify_device(shop: FlowContext, image: Image, row: UnpackedImage, *, deep: bool) -> Iterator[Finding]:
+def _verify_device(ctx: FlowContext, image: Image, row: UnpackedImage, *, deep: bool) -> Iterator[Finding]:
     subject = f"image {row.image_id}"
     if not row.layout_verified:
         yield warning("device-unverified", subject, f"{row.device_name} is not to be believed: process the image again")
@@ -130,30 +130,30 @@ def _verify_device(shop: FlowContext, image: Image, row: UnpackedImage, *, deep:
     if recorded_device(row.device_id, row.device_name, "") is None:
         yield error("device-lost", subject, f"{row.device_name!r} with the id {row.device_id!r} cannot be a device")
         return
-    found = shop.devices.look(row.device_name)
+    found = ctx.devices.look(row.device_name)
     if (lost := _lost(found, row.device_id, row.device_name)) is not None:
         yield error("device-lost", subject, lost)
         return
     assert found is not None
     if found.uuid not in uuids_of(row.image_id, image.checksum or ""):
         yield error("device-lost", subject, f"{row.device_name} holds other content than {image.checksum}")
-    elif (lost := _refused(lambda device: shop.devices.verify(device, deep=deep), found)) is not None:
+    elif (lost := _refused(lambda device: ctx.devices.verify(device, deep=deep), found)) is not None:
         yield error("device-lost", subject, lost)
-    yield from _check_path(subject, row.device_path, shop.devices.path_of(row.device_name))
+    yield from _check_path(subject, row.device_path, ctx.devices.path_of(row.device_name))
 
 
-def _verify_snapshot(shop: FlowContext, row: Snapshot) -> Iterator[Finding]:
+def _verify_snapshot(ctx: FlowContext, row: Snapshot) -> Iterator[Finding]:
     # A snapshot is there to be written to, so nothing is promised of its content.
     subject = f"snapshot {row.snapshot_name}"
-    found = shop.devices.look(row.snapshot_name)
+    found = ctx.devices.look(row.snapshot_name)
     lost = _lost(found, row.snapshot_id, row.snapshot_name)
     # One that is out of use on purpose is only to be there.
     if lost is None and found is not None and row.active:
-        lost = _refused(shop.devices.verify, found)
+        lost = _refused(ctx.devices.verify, found)
     if lost is not None:
         told = error if row.active else warning
         yield told("snapshot-lost", subject, lost)
-    yield from _check_path(subject, row.device_path, shop.devices.path_of(row.snapshot_name))
+    yield from _check_path(subject, row.device_path, ctx.devices.path_of(row.snapshot_name))
 
 
 def _lost(found: Found | None, device_id: str, name: str) -> str | None:

@@ -19,7 +19,7 @@ from holdfast_images.flows.process import all_flows
 from holdfast_images.flows.schemas import DeactivateRequest, RemoveRequest, key_of
 from tests.support.images.archives import member
 from tests.support.images.children import orphans
-from tests.support.images.small_image import IMAGE_ID, request_for, small_image, tree_of, workshop_at
+from tests.support.images.small_image import IMAGE_ID, context_at, request_for, small_image, tree_of
 from tests.support.waiting import eventually
 
 HOSTILE = member(b"rootfs/usr/bin", b"", mode=0o4755)
@@ -35,7 +35,7 @@ class Images:
         self.source = source
         self.prepared: Path | None = None
         """Where a state is that each life begins with a copy of."""
-        self._shops: list[FlowContext] = []
+        self._contexts: list[FlowContext] = []
 
     def prepare(self, directory: Path) -> None:
         """An image without snapshots, whose object is replaced then."""
@@ -61,9 +61,9 @@ class Images:
         self.close()
         if self.prepared is not None and not (directory / "state").exists():
             shutil.copytree(self.prepared / "state", directory / "state")
-        shop = workshop_at(directory)
-        self._shops.append(shop)
-        return all_flows(shop)
+        ctx = context_at(directory)
+        self._contexts.append(ctx)
+        return all_flows(ctx)
 
     def submit(self, engine: Engine) -> None:
         request = request_for(self.source)
@@ -78,7 +78,7 @@ class Images:
 
     def observe(self, engine: Engine, directory: Path) -> object:
         """Jobs, rows, files and devices; ids and times left out."""
-        catalog = self._shops[-1].catalog
+        catalog = self._contexts[-1].catalog
         state = directory / "state"
         image = catalog.get_image_by_id(IMAGE_ID)
         unpacked = catalog.get_unpacked_image_by_id(IMAGE_ID)
@@ -92,26 +92,26 @@ class Images:
             "reservations": [(row.device_id, row.snapshot_name) for row in catalog.list_reservations()],
             "refusals": [row.code for row in catalog.list_refusals()],
             "updates": catalog.list_updates(),
-            "held": unpacked and image and _holds(self._shops[-1], unpacked.device_name, image.checksum or ""),
+            "held": unpacked and image and _holds(self._contexts[-1], unpacked.device_name, image.checksum or ""),
             "violations": catalog.violations(),
             "images": sorted(path.name for path in (state / "images").iterdir()) if image else None,
             "devices": sorted(path.name for path in (state / "devices").iterdir()),
             "trees": {
-                row.snapshot_name: tree_of(self._shops[-1].devices.path_of(row.snapshot_name)) for row in snapshots
+                row.snapshot_name: tree_of(self._contexts[-1].devices.path_of(row.snapshot_name)) for row in snapshots
             },
         }
 
     def close(self) -> None:
-        for shop in self._shops:
-            shop.catalog.close()
-            assert isinstance(shop.devices, DirectoryDevices)
-            shop.devices.close()
-        self._shops.clear()
+        for ctx in self._contexts:
+            ctx.catalog.close()
+            assert isinstance(ctx.devices, DirectoryDevices)
+            ctx.devices.close()
+        self._contexts.clear()
 
 
-def _holds(shop: FlowContext, name: str, checksum: str) -> bool:
+def _holds(ctx: FlowContext, name: str, checksum: str) -> bool:
     """Does the device hold the content that the row says?"""
-    found = shop.devices.look(name)
+    found = ctx.devices.look(name)
     return found is not None and found.uuid in uuids_of(IMAGE_ID, checksum)
 
 

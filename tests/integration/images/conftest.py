@@ -1,4 +1,4 @@
-"""An engine, a worker and a workshop of real parts, and one small image as a file."""
+"""An engine, a worker and a context of real parts, and one small image as a file."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from holdfast_images.archive import sandbox
 from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from tests.support.images.processing import results_of
-from tests.support.images.small_image import request_for, small_image, workshop_at
+from tests.support.images.small_image import context_at, request_for, small_image
 
 Process = Callable[..., dict[str, JobResult]]
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[FlowContext]:
-    shop = workshop_at(tmp_path)
-    yield shop
-    shop.catalog.close()
+def ctx(tmp_path: Path) -> Iterator[FlowContext]:
+    ctx = context_at(tmp_path)
+    yield ctx
+    ctx.catalog.close()
 
 
 @pytest.fixture
-def engine(tmp_path: Path, shop: FlowContext) -> Iterator[Engine]:
-    with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine:
+def engine(tmp_path: Path, ctx: FlowContext) -> Iterator[Engine]:
+    with Engine.open(tmp_path / "state", flows=all_flows(ctx)) as engine:
         for queue, limit in QUEUE_LIMITS.items():
             engine.queue(queue, limit=limit)
         with engine.worker(concurrency=16):

@@ -26,7 +26,7 @@ from holdfast_images.source.location import SourceSettings
 from holdfast_images.source.partial import partials_of
 from tests.support.images.archives import member
 from tests.support.images.lying_server import PATH, Exchange, LyingServer
-from tests.support.images.small_image import shop_with, small_image, workshop_at
+from tests.support.images.small_image import context_at, context_with, small_image
 
 RANGE = 128 << 10
 CONTENT = random.Random(11).randbytes(24 * RANGE + 77)
@@ -257,10 +257,10 @@ def paced(web: LyingServer, rate: int) -> Callable[[Exchange], None]:
 def test_a_line_slower_than_the_timeout_is_no_failure(web: LyingServer, tmp_path: Path) -> None:
     web.content = image_of(9 << 20)
     web.lie = paced(web, 1 << 20)
-    shop: FlowContext = shop_with(
-        workshop_at(tmp_path), timeouts=Timeouts(download=3.0), source=msgspec.structs.replace(SETTINGS, tries=5)
+    ctx: FlowContext = context_with(
+        context_at(tmp_path), timeouts=Timeouts(download=3.0), source=msgspec.structs.replace(SETTINGS, tries=5)
     )
-    with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker():
+    with Engine.open(tmp_path / "state", flows=all_flows(ctx)) as engine, engine.worker():
         request = request_of(web)
         job = engine.submit("process-image", request, key=key_of(request))
         result = engine.wait(job, timeout=120)
@@ -268,7 +268,7 @@ def test_a_line_slower_than_the_timeout_is_no_failure(web: LyingServer, tmp_path
         rewinds = [
             entry.reason or "" for entry in engine.store.journal(stage) if "download_timeout" in (entry.reason or "")
         ]
-    shop.catalog.close()
+    ctx.catalog.close()
 
     assert result.state is JobState.SUCCEEDED
     assert rewinds
@@ -280,11 +280,11 @@ def test_a_line_slower_than_the_timeout_is_no_failure(web: LyingServer, tmp_path
 def test_a_line_that_brings_nothing_is_told_with_the_name_of_the_setting(web: LyingServer, tmp_path: Path) -> None:
     web.content = image_of(1 << 20)
     web.lie = paced(web, 2000)
-    shop = shop_with(workshop_at(tmp_path), timeouts=Timeouts(download=0.5), source=SETTINGS)
-    with Engine.open(tmp_path / "state", flows=all_flows(shop)) as engine, engine.worker():
+    ctx = context_with(context_at(tmp_path), timeouts=Timeouts(download=0.5), source=SETTINGS)
+    with Engine.open(tmp_path / "state", flows=all_flows(ctx)) as engine, engine.worker():
         request = request_of(web)
         result = engine.wait(engine.submit("process-image", request, key=key_of(request)), timeout=120)
-    shop.catalog.close()
+    ctx.catalog.close()
 
     assert result.state is JobState.FAILED
     assert "download_timeout (0.5 s)" in (result.reason or "")

@@ -21,25 +21,25 @@ HOSTS = ("alpha", "beta")
 
 
 class Host:
-    """A workshop and an engine that knows its flows."""
+    """A context and an engine that knows its flows."""
 
     def __init__(self, place: str, name: str, directory: Path) -> None:
         self.name = name
-        self.shop = FlowContext(
+        self.ctx = FlowContext(
             catalog=Catalog.open(place, host=name),
             devices=DirectoryDevices.open(directory),
             images=directory / "images",
             host=name,
         )
-        self.engine = Engine.open(place, flows=all_flows(self.shop), actor=name)
+        self.engine = Engine.open(place, flows=all_flows(self.ctx), actor=name)
 
     def submit(self, source: Path) -> str:
         request = request_for(source)
-        return self.engine.submit(self.shop.flow_name("process-image"), request, key=key_of(request))
+        return self.engine.submit(self.ctx.flow_name("process-image"), request, key=key_of(request))
 
     def close(self) -> None:
         self.engine.close()
-        self.shop.catalog.close()
+        self.ctx.catalog.close()
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def test_each_host_processes_the_image_for_itself(hosts: list[Host], source: Pat
     jobs = [host.submit(source) for host in hosts]
     with alpha.engine.worker(), beta.engine.worker():
         results = [host.engine.wait(job, timeout=60) for host, job in zip(hosts, jobs, strict=True)]
-    paths = [[row.device_path for row in host.shop.catalog.list_snapshots()] for host in hosts]
+    paths = [[row.device_path for row in host.ctx.catalog.list_snapshots()] for host in hosts]
 
     assert [result.state for result in results] == [JobState.SUCCEEDED] * 2
     assert jobs[0] != jobs[1]
     assert [len(each) for each in paths] == [1, 1]
     assert all(f"/{host.name}/" in each[0] for host, each in zip(hosts, paths, strict=True))
-    assert [host.shop.catalog.violations() for host in hosts] == [[], []]
+    assert [host.ctx.catalog.violations() for host in hosts] == [[], []]
 
 
 def test_the_jobs_of_one_host_are_left_alone_by_the_others(hosts: list[Host], source: Path) -> None:
@@ -95,10 +95,10 @@ def test_removing_an_image_from_one_host_leaves_it_on_the_other(hosts: list[Host
         for host in hosts:
             host.engine.wait(host.submit(source), timeout=60)
         removal = RemoveRequest(image_id=IMAGE_ID, force=True)
-        removed = alpha.engine.wait(alpha.engine.submit(alpha.shop.flow_name("remove-image"), removal), timeout=60)
+        removed = alpha.engine.wait(alpha.engine.submit(alpha.ctx.flow_name("remove-image"), removal), timeout=60)
 
     assert removed.state is JobState.SUCCEEDED
-    assert alpha.shop.catalog.list_images() == []
-    assert alpha.shop.devices.found() == []
-    assert [row.image_id for row in beta.shop.catalog.list_images()] == [IMAGE_ID]
-    assert len(beta.shop.devices.found()) == 2
+    assert alpha.ctx.catalog.list_images() == []
+    assert alpha.ctx.devices.found() == []
+    assert [row.image_id for row in beta.ctx.catalog.list_images()] == [IMAGE_ID]
+    assert len(beta.ctx.devices.found()) == 2

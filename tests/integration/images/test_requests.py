@@ -68,7 +68,7 @@ def test_an_image_id_that_is_none_is_refused_by_every_flow(
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_that_is_none_is_refused(
-    engine: Engine, shop: FlowContext, request_of_the_file: ProcessRequest, key: str
+    engine: Engine, ctx: FlowContext, request_of_the_file: ProcessRequest, key: str
 ) -> None:
     location = request_of_the_file.location
     named = DownloadRequest(s3_key=key, image_id="x", location=location)
@@ -77,7 +77,7 @@ def test_a_key_that_is_none_is_refused(
     if "://" not in key:
         meant = DownloadRequest(s3_key="k", image_id="x", location=S3Object(bucket="some-bucket", key=key))
         assert "InvalidName" in ended(engine, "download-image", meant)
-    assert not shop.images.exists()
+    assert not ctx.images.exists()
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_what_cannot_be_is_refused(engine: Engine, process: Process, flow: str, 
 
 
 def test_a_pool_is_not_chosen_for_a_snapshot_that_is_there_either(
-    engine: Engine, process: Process, shop: FlowContext
+    engine: Engine, process: Process, ctx: FlowContext
 ) -> None:
     process()
-    row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
+    row = ctx.catalog.get_unpacked_image_by_id(IMAGE_ID)
     assert row is not None
     request = ActivateRequest(image_id=IMAGE_ID, device_id=row.device_id, device_name=row.device_name, pool_name="x")
 
@@ -130,11 +130,11 @@ def test_a_pool_is_not_chosen_for_a_snapshot_that_is_there_either(
 
 
 def test_only_what_was_verified_is_unpacked_whoever_asks(
-    engine: Engine, process: Process, shop: FlowContext, tmp_path: Path
+    engine: Engine, process: Process, ctx: FlowContext, tmp_path: Path
 ) -> None:
     """Another file, another checksum, a failed download, no download: nothing of it becomes a device."""
     process()
-    image = shop.catalog.get_image_by_id(IMAGE_ID)
+    image = ctx.catalog.get_image_by_id(IMAGE_ID)
     assert image is not None
     assert image.checksum is not None
     other = UnpackRequest(image_id=IMAGE_ID, local_path=str(tmp_path / "source.tar"), checksum="1" * 64)
@@ -149,28 +149,28 @@ def test_only_what_was_verified_is_unpacked_whoever_asks(
 
 
 def test_a_path_in_a_request_is_not_believed(
-    engine: Engine, process: Process, shop: FlowContext, tmp_path: Path
+    engine: Engine, process: Process, ctx: FlowContext, tmp_path: Path
 ) -> None:
     process()
-    image = shop.catalog.get_image_by_id(IMAGE_ID)
+    image = ctx.catalog.get_image_by_id(IMAGE_ID)
     assert image is not None
-    row = shop.catalog.get_unpacked_image_by_id(IMAGE_ID)
+    row = ctx.catalog.get_unpacked_image_by_id(IMAGE_ID)
     assert row is not None
-    shutil.rmtree(shop.devices.path_of(row.device_name).parent)
+    shutil.rmtree(ctx.devices.path_of(row.device_name).parent)
     request = UnpackRequest(image_id=IMAGE_ID, local_path="/etc/shadow", checksum=image.checksum or "")
     result = engine.wait(engine.submit("unpack-image", request), timeout=60)
 
     assert result.state is JobState.SUCCEEDED
-    assert (shop.devices.path_of(row.device_name) / "rootfs/etc/hostname").exists()
+    assert (ctx.devices.path_of(row.device_name) / "rootfs/etc/hostname").exists()
 
 
 def test_an_image_with_a_snapshot_in_use_is_recorded_as_active_again(
-    process: Process, shop: FlowContext, tmp_path: Path
+    process: Process, ctx: FlowContext, tmp_path: Path
 ) -> None:
     process()
     with sqlite3.connect(tmp_path / "state/holdfast.db") as database:
         database.execute("UPDATE images SET activation_status = 'inactive'")
-    assert shop.catalog.violations()
+    assert ctx.catalog.violations()
 
     process()
-    assert shop.catalog.violations() == []
+    assert ctx.catalog.violations() == []

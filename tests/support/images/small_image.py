@@ -1,4 +1,4 @@
-"""A small honest image, and a workshop of real parts to process it with."""
+"""A small honest image, and a context of real parts to process it with."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def small_image(*more: bytes) -> bytes:
     )
 
 
-def workshop_at(directory: Path) -> FlowContext:
+def context_at(directory: Path) -> FlowContext:
     """Catalog, devices and files below one directory."""
     state = directory / "state"
     return FlowContext(catalog=Catalog.open(state), devices=DirectoryDevices.open(state), images=state / "images")
 
 
-def shop_with(shop: FlowContext, **changes: object) -> FlowContext:
+def context_with(ctx: FlowContext, **changes: object) -> FlowContext:
     """The same parts, but for these."""
-    other = copy.copy(shop)
+    other = copy.copy(ctx)
     for name, value in changes.items():
         setattr(other, name, value)
     return other

@@ -43,7 +43,7 @@ QUEUES = {"download-image": "downloads", "unpack-image": "unpacking", "activate-
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> FlowContext:
+def ctx(tmp_path: Path) -> FlowContext:
     return FlowContext(catalog=None, devices=None, images=tmp_path)  # type: ignore[arg-type] # nothing is run
 
 
@@ -52,8 +52,8 @@ def kind(step: Step) -> str:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_whole_table_is_as_it_was_decided(shop: FlowContext, name: str) -> None:
-    [flow] = [each for each in all_flows(shop) if each.name == name]
+def test_the_whole_table_is_as_it_was_decided(ctx: FlowContext, name: str) -> None:
+    [flow] = [each for each in all_flows(ctx) if each.name == name]
     steps = {
         step.name: (kind(step), step.retry.retries, step.retry.jitter, step.timeout, dict(step.retry.limits))
         for step in flow.steps
@@ -64,13 +64,13 @@ def test_the_whole_table_is_as_it_was_decided(shop: FlowContext, name: str) -> N
     assert flow.queue == QUEUES[name]
 
 
-def test_the_queues_have_their_limits(shop: FlowContext) -> None:
-    assert queue_limits(shop) == {"downloads": 5, "unpacking": 2}
+def test_the_queues_have_their_limits(ctx: FlowContext) -> None:
+    assert queue_limits(ctx) == {"downloads": 5, "unpacking": 2}
 
 
 def test_downloads_have_five_minutes_and_extractions_thirty() -> None:
     assert (Timeouts().download, Timeouts().extract) == (5 * 60, 30 * 60)
 
 
-def test_a_flow_without_progress_is_stalled_after_ten_minutes(shop: FlowContext) -> None:
-    assert {flow.stall_after for flow in all_flows(shop)} == {600.0}
+def test_a_flow_without_progress_is_stalled_after_ten_minutes(ctx: FlowContext) -> None:
+    assert {flow.stall_after for flow in all_flows(ctx)} == {600.0}

@@ -49,7 +49,7 @@ def mount_state(point: Path) -> Path:
     return point
 
 
-def workshop(state: Path, devices: DeviceMapperDevices) -> FlowContext:
+def context(state: Path, devices: DeviceMapperDevices) -> FlowContext:
     return FlowContext(catalog=Catalog.open(state), devices=devices, images=state / "images", device_size=DEVICE_SIZE)
 
 
@@ -73,9 +73,9 @@ def content_of(devices: DeviceMapperDevices, name: str) -> dict[str, object]:
     return tree
 
 
-def faults(shop: FlowContext, devices: DeviceMapperDevices) -> list[str]:
+def faults(ctx: FlowContext, devices: DeviceMapperDevices) -> list[str]:
     """Everything that is left over, leaked or damaged: nothing must be, whatever has happened before."""
-    catalog, pool = shop.catalog, devices.thin_pool
+    catalog, pool = ctx.catalog, devices.thin_pool
     rows = {int(row.device_id): row.device_name for row in catalog.list_unpacked_images()}
     rows |= {int(row.snapshot_id): row.snapshot_name for row in catalog.list_snapshots()}
     active = {row.snapshot_name for row in catalog.list_snapshots() if row.active}
@@ -102,9 +102,9 @@ def faults(shop: FlowContext, devices: DeviceMapperDevices) -> list[str]:
     return found
 
 
-def seen(shop: FlowContext, devices: DeviceMapperDevices) -> dict[str, Any]:
+def seen(ctx: FlowContext, devices: DeviceMapperDevices) -> dict[str, Any]:
     """What an image has become, ids and content."""
-    catalog = shop.catalog
+    catalog = ctx.catalog
     unpacked = catalog.get_unpacked_image_by_id(IMAGE_ID)
     snapshots = catalog.list_snapshots()
     image = catalog.get_image_by_id(IMAGE_ID)
