@@ -56,8 +56,8 @@ test-exhaustive: venv tools ## the tests that take many minutes; random historie
 	$(BIN)/python -m tests.guest test -m exhaustive tests/devicemapper || [ $$? -eq 77 ]
 	$(BIN)/python -m tests.guest cuts --all --random 20 || [ $$? -eq 77 ]
 
-# Further arguments: make mutation MUTATION_ARGS="--modules engine --mutants 30 --seed 7"
-MUTATION_ARGS ?= --modules core store archive/rules archive/linking archive/attributes flows --mutants 90
+# Further arguments: make mutation MUTATION_ARGS="--modules worker --mutants 30 --seed 7"
+MUTATION_ARGS ?= --modules core store archive/rules archive/entry_rules flows --mutants 90
 mutation: venv ## change the code by small mistakes, and see whether a test notices: half an hour
 	nice -n 10 $(BIN)/python -m tests.mutation $(MUTATION_ARGS)
 

@@ -254,7 +254,9 @@ class Watch:
         self, store: Store, *, telemetry: CountsFindings, automatic: bool, actor: str, checks: Sequence[Check] = ()
     ) -> None:
         self._store = store
-        self._checks = checks
+        self._checks = tuple(checks)
+        if not all(map(callable, self._checks)):
+            raise BadInput("checks are functions that return findings", hint="checks=[function]")
         self._survey = Survey(store)
         self._told: dict[Finding, float] = {}
         self._telemetry = telemetry
@@ -282,9 +284,11 @@ class Watch:
         """What the application's own checks find. One that fails hides neither the others nor the stalls."""
         for check in self._checks:
             try:
-                yield from check()
+                yield from [finding for finding in check() if isinstance(finding, Finding)]
             except (HoldfastError, OSError) as error:
                 log.warning("a check of the application could not look: %s", error)
+            except BaseException:  # whatever somebody else's code raises, an exit too: this thread goes on
+                log.exception("a check of the application failed; it will be asked again")
 
     def _tell(self, finding: Finding) -> None:
         """Log it once, and again now and then: it is found at every look until somebody has dealt with it."""

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.errors import StoreTooNew
+from holdfast.errors import DefinitionError, StoreTooNew
 
 Dialect = Literal["sqlite", "postgres"]
 DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
@@ -24,8 +24,12 @@ DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
 _HEADER = re.compile(r"^-- (?P<kind>name|spelling): (?P<name>[a-z_]+)$", re.MULTILINE)
 _SPELLED = re.compile(r"\{([a-z_]+)\}")
 _FILE = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
-# `:name`, but neither the `::` of a cast nor a colon inside a word.
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")
+# `:name`, but neither the `::` of a cast nor a colon inside a word; and nothing in literals, quoted names and comments.
+_PARAMETER = re.compile(
+    r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|--[^\n]*|/\*.*?\*/"""
+    r"|(?<![:\w]):(?P<name>[A-Za-z_]\w*)",
+    re.DOTALL,
+)
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -96,6 +100,14 @@ def missing(migrations: Sequence[Migration], applied: Collection[int], where: st
     return [migration for migration in migrations if migration.version not in applied]
 
 
+def changes_the_engine(name: str, migration: Migration) -> DefinitionError:
+    """What to say to a migration of an application that does not keep to its own tables."""
+    return DefinitionError(
+        f"migration {migration.version} of tables {name} changes a table of the engine; nothing was changed",
+        hint="keep to tables of your own",
+    )
+
+
 def split(text: str) -> Iterator[tuple[str, str, str]]:
     """The parts of a file: `name` or `spelling`, what it is called, and the SQL."""
     headers = list(_HEADER.finditer(text))
@@ -112,7 +124,8 @@ def spelled(statement: str, spellings: Mapping[str, str]) -> str:
 
 def to_pyformat(statement: str) -> str:
     """`:name` parameters as psycopg wants them."""
-    return _PARAMETER.sub(r"%(\1)s", statement.replace("%", "%%"))
+    found = statement.replace("%", "%%")
+    return _PARAMETER.sub(lambda part: f"%({part['name']})s" if part["name"] else part[0], found)
 
 
 def _folder(package: str) -> Path:

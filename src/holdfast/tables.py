@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.errors import BadInput, DefinitionError, RowUnreadable
 from holdfast.sql_files import Dialect, Migration, load_migrations, load_statements, to_pyformat
-from holdfast.store.place import database_path, is_postgres, not_installed, postgres_place
+from holdfast.store.place import ENGINE_TABLES, database_path, is_postgres, not_installed, postgres_place
 
 if TYPE_CHECKING:
     from holdfast.core.flow import Flow
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenTables", "TableSession", "Tables", "database_path", "is_postgres", "make_tables"]
 
+CATALOG_PACKAGE = "holdfast_images.catalog"
+"""Its ledger is called schema_migrations, as other programs expect it."""
+RESERVED = ENGINE_TABLES | {"schema_migrations"}
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _STATEMENT_NAME = re.compile(r"[a-z_]+")
 
@@ -55,10 +58,18 @@ class Tables:
     ) -> None:
         self.name = name
         self.ledger = ledger or f"{name}_migrations"
+        if isinstance(migrations, str):
+            raise DefinitionError(f"tables {name}: migrations are a list of texts", hint="migrations=[...]")
         """The table that has on record which migrations were applied."""
         for table in (self.name, self.ledger):
             if not _TABLE_NAME.fullmatch(table):
-                raise DefinitionError(f"tables {name!r}: {table!r} is no name", hint="lower-case letters, digits, '_'")
+                raise DefinitionError(
+                    f"tables {name!r}: {table!r} is no name", hint="at most 48 lower-case letters, digits and '_'"
+                )
+        if self.ledger in RESERVED and package != CATALOG_PACKAGE:
+            raise DefinitionError(
+                f"tables {name!r}: {self.ledger} is the engine's own table", hint="choose another name"
+            )
         if bool(migrations) == bool(package):
             raise DefinitionError(f"tables {name}: give either migrations or the package that has them")
         self.known_by = tuple(known_by)
@@ -83,12 +94,12 @@ class Tables:
         return OpenTables(self, database)
 
     def are_made(self, place: str | Path) -> bool:
-        """Are they at the place of this engine, in whatever version? Makes nothing."""
+        """Are they there, with all of their migrations? Makes nothing. StoreTooNew, if with more."""
         if not is_postgres(place) and not database_path(place).exists():
             return False
-        database = _connected(place, "FULL")
+        database = _connected(place, "FULL", make=False)
         try:
-            return database.is_made(self.ledger)
+            return database.is_made(self.name, self.ledger, self.migrations(database.dialect))
         finally:
             database.pool.close()
 
@@ -114,21 +125,25 @@ class Tables:
         return found
 
 
-def _connected(place: str | Path, synchronous: str) -> _Database:
+def _connected(place: str | Path, synchronous: str, *, make: bool = True) -> _Database:
     if is_postgres(place):
         try:
             from holdfast.store.postgres.tables import PostgresTables  # noqa: PLC0415 - when a URL asks for it
         except ImportError as error:
             raise not_installed(error) from error
-        return PostgresTables(postgres_place(str(place)), synchronous=synchronous)
+        return PostgresTables(postgres_place(str(place)), synchronous=synchronous, make=make)
     from holdfast.store.sqlite.tables import SqliteTables  # noqa: PLC0415 - as above
 
-    return SqliteTables(database_path(place), synchronous=synchronous)
+    return SqliteTables(database_path(place), synchronous=synchronous, make=make)
 
 
 def make_tables(place: str | Path, flows: Iterable[Flow[Any, Any]], *, synchronous: str = "FULL") -> None:
     """Make the tables that the commit steps of these flows write to, or bring them up to date."""
-    for tables in {tables.name: tables for flow in flows for tables in flow.tables}.values():
+    known: dict[str, Any] = {}
+    for tables in (tables for flow in flows for tables in flow.tables):
+        if known.setdefault(tables.name, tables) is not tables:
+            raise BadInput(f"two different sets of tables are named {tables.name!r}", hint="rename one of them")
+    for tables in known.values():
         tables.open(place, synchronous=synchronous).close()
 
 
@@ -253,7 +268,7 @@ class _Database(Protocol):
     def reading(self) -> AbstractContextManager[Any]: ...
 
     def migrate(self, name: str, ledger: str, migrations: Sequence[Migration]) -> None: ...
-    def is_made(self, ledger: str) -> bool: ...
+    def is_made(self, name: str, ledger: str, migrations: Sequence[Migration]) -> bool: ...
 
 
 class _CommitTransaction(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from holdfast.errors import HoldfastError, StoreCorrupt
+from holdfast.errors import HoldfastError
 from holdfast_images.errors import ImageError, Interrupted, InvalidName, UnknownImage
 from holdfast_images.flows.existing import find_finished
 from holdfast_images.flows.schemas import (
@@ -88,9 +88,6 @@ class ImageManager:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-        if isinstance(error, msgspec.ValidationError):
-            hint = "somebody has written to the database by hand; see: holdfast check"
-            raise StoreCorrupt(f"a row cannot be understood: {error}", hint=hint) from error
 
     # --- its parts ---
 

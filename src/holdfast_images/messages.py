@@ -44,13 +44,13 @@ def request_of(
     return ProcessRequest(
         s3_key=source.s3_key,
         bucket=source.bucket,
-        image_id=valid_image_id(image_id) if image_id else image_id_of(*origin_of(source.location)),
+        image_id=valid_image_id(image_id) if image_id is not None else image_id_of(*origin_of(source.location)),
         location=source.location,
         snapshot_name=valid_snapshot_name(snapshot_name) if snapshot_name else "",
         judging=Judging(
             policy=settings.policy,
             keep_setuid=settings.keep_setuid,
-            sha256=valid_sha256(sha256) if sha256 else None,
+            sha256=valid_sha256(sha256) if sha256 is not None else None,
             verify=verify,
             refresh=refresh,
         ),

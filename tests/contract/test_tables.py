@@ -19,6 +19,7 @@ import pytest
 from holdfast import Engine, Flow, JobState, Run, Tables, Transaction
 from holdfast.errors import BadInput, DefinitionError, RowRefused, RowUnreadable, StoreError, StoreTooNew
 from holdfast.sql_files import Migration
+from holdfast.store.place import ENGINE_TABLES
 from holdfast.tables import OpenTables
 from tests.support.backends import Backend
 from tests.support.processes import join_all, start
@@ -100,6 +101,59 @@ def test_a_migration_that_fails_changes_nothing(backend: Backend) -> None:
         assert versions(tables) == [(1, "Things")]
         with pytest.raises(StoreError):
             tables.run("SELECT * FROM more")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    ["DROP TABLE journal", "ALTER TABLE jobs RENAME TO mine", "CREATE INDEX own ON jobs (priority)", "COMMIT"],
+    ids=lambda text: str(text).split()[0].lower(),
+)
+def test_a_migration_that_touches_the_engine_or_ends_its_transaction_is_refused(backend: Backend, harm: str) -> None:
+    Engine.open(backend.place).close()
+    with pytest.raises((DefinitionError, StoreError)):
+        things(f"{FIRST};\n{harm}").open(backend.place)
+
+    with Engine.open(backend.place) as engine:
+        assert engine.check() == []
+    assert not things().are_made(backend.place)
+
+
+def test_nothing_is_made_by_asking(backend: Backend) -> None:
+    assert not things().are_made(backend.place)
+    with things().open(backend.place):
+        assert things().are_made(backend.place)
+        assert not things(FIRST, SECOND).are_made(backend.place)
+
+
+@pytest.mark.parametrize("name", ["holdfast", "schema"])
+def test_the_ledgers_of_others_are_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match="engine's own"):
+        Tables(name, migrations=[FIRST])
+    with pytest.raises(DefinitionError, match="engine's own"):
+        Tables("mine", ledger="jobs", migrations=[FIRST])
+
+
+def test_the_tables_of_the_engine_are_all_reserved(backend: Backend) -> None:
+    Engine.open(backend.place).close()
+    if backend.name == "sqlite":
+        found = backend.query("SELECT name FROM sqlite_master WHERE type = 'table'")
+    else:
+        found = backend.query("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+
+    assert {name for (name,) in found} <= ENGINE_TABLES
+
+
+def test_what_is_to_read_writes_nothing_and_says_so(opened: OpenTables) -> None:
+    with pytest.raises(BadInput):
+        opened.row(Thing, INSERT + " RETURNING *", name="a", size=1)
+
+    assert opened.rows(Thing, "all_things") == []
+
+
+def test_a_colon_in_a_literal_or_a_comment_is_no_parameter(opened: OpenTables) -> None:
+    opened.run("INSERT INTO things (name, size) VALUES ('see :Size ''and'' :size', :Size) -- not :this", Size=7)
+
+    assert opened.run("SELECT name, size FROM things /* nor :that */") == [("see :Size 'and' :size", 7)]
 
 
 def test_tables_of_a_newer_program_are_left_alone(opened: OpenTables, backend: Backend) -> None:
@@ -276,8 +330,9 @@ def test_a_worker_killed_in_a_commit_step_leaves_nothing_and_the_next_writes_onc
     flow = flow_of(things(), [])
     with Engine.open(backend.place, flows=[flow]) as engine:
         before = engine.tables(flow.tables[0]).rows(Thing, ALL)  # type: ignore[arg-type]
+        job = engine.submit(flow, Thing("a", 1), key="a")  # the one that was killed, as long as it has not ended
         with engine.worker(lease=1):
-            state = engine.wait(engine.submit(flow, Thing("a", 1), key="a"), timeout=60).state
+            state = engine.wait(job, timeout=60).state
         after = engine.tables(flow.tables[0]).rows(Thing, ALL)  # type: ignore[arg-type]
 
     assert codes == [-signal.SIGKILL]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from holdfast import Engine
+from holdfast import Engine, Finding, Severity
 from holdfast.core.step import EndCode
-from holdfast.errors import JobNotFoundError, ReasonRequiredError
+from holdfast.errors import BadInput, JobNotFoundError, ReasonRequiredError
 from holdfast.store.rows import new_ulid
 from holdfast.worker.telemetry import Telemetry
 from tests.integration.conftest import QUICK, OpenEngine
@@ -33,6 +34,43 @@ def test_an_edit_of_an_ended_job_is_found_while_the_worker_works(open_engine: Op
 
         eventually(lambda: telemetry.findings["count-wrong"] > 0)
     assert engine.check() != []
+
+
+def exits() -> list[Finding]:
+    raise SystemExit(3)
+
+
+def fails() -> list[Finding]:
+    raise KeyError("no such row")
+
+
+def finds() -> list[Finding]:
+    return [Finding(code="row-lost", severity=Severity.ERROR, subject="order 7", message="it is gone")]
+
+
+@pytest.mark.damages_the_database
+def test_a_check_of_the_application_that_fails_hides_nothing(open_engine: OpenEngine, home: Backend) -> None:
+    flow = flow_of(note("x"))
+    engine = open_engine(flow)
+    telemetry = Telemetry()
+    checks: list[Any] = [exits, fails, lambda: ["nonsense"], finds]
+    with engine.worker(**QUICK, check_interval=0.1, telemetry=telemetry, checks=checks):
+        engine.wait(engine.submit(flow, Ask()), PATIENCE)
+        with home.shell() as shell:
+            put_back = home.without_triggers(shell)
+            shell.execute("UPDATE jobs SET failures = 7")
+            put_back()
+
+        eventually(lambda: telemetry.findings["count-wrong"] > 0 and telemetry.findings["row-lost"] > 1)
+    assert engine.check() != []
+
+
+def test_a_check_is_a_function(open_engine: OpenEngine) -> None:
+    engine = open_engine(flow_of(note("x")))
+
+    nonsense: list[Any] = ["nonsense"]
+    with pytest.raises(BadInput), engine.worker(**QUICK, checks=nonsense):
+        pass
 
 
 def hanging(gate: Gate) -> Callable[[AskRun], Answer]:

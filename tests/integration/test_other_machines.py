@@ -58,7 +58,7 @@ os.setgid(65534)
 os.setuid(65534)
 living, gone = sys.argv[1:]
 assert not os.path.exists(f"/proc/{os.getppid()}"), "other users' processes are to be hidden"
-print(processes.is_dead(living), processes.pidfd_of(living), processes.is_dead(gone))
+print(liveness.is_dead(living), liveness.pidfd_of(living), liveness.is_dead(gone))
 """
 
 

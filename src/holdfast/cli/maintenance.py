@@ -19,11 +19,13 @@ from holdfast.core.records import ExecutionRecord
 from holdfast.core.repair import RepairAction
 from holdfast.core.states import JobState
 from holdfast.core.values import label_of
-from holdfast.errors import BadInput, ReasonRequiredError, StoreCorrupt
+from holdfast.errors import BadInput, HoldfastError, ReasonRequiredError, StoreCorrupt
 from holdfast.guard import check as check_store
 from holdfast.guard import ended_before, remove_ended
 from holdfast.store.open import restore_store
 from holdfast.store.protocol import Store
+
+OWN_ROWS = "the application's own rows"
 
 
 def show_findings(settings: CommandSettings, findings: Sequence[Finding]) -> int:
@@ -50,7 +52,7 @@ def check(settings: CommandSettings, deep: bool) -> int:
     Nothing is changed. Ends with 7 if anything was found.
     """
     with opened(settings, read_only=True) as store, Counter(settings, "jobs checked") as counter:
-        findings = [*check_store(store, deep=deep, progress=counter), *own_app(settings).check()]
+        findings = [*check_store(store, deep=deep, progress=counter), *_own_findings(settings)]
     return show_findings(settings, findings)
 
 
@@ -68,7 +70,7 @@ def repair(settings: CommandSettings, dry_run: bool) -> int:
         with Counter(settings, "jobs checked") as counter:
             actions = guard.plan(store, progress=counter)
         done = [] if dry_run else guard.apply(store, actions, actor=settings.actor)
-    rows = own_app(settings).repair(dry_run)
+    rows = _own_repairs(settings, dry_run=dry_run)
     lines = [one.line for one in done] + [f"{row.subject}: {row.why}" for row in rows if row.is_done]
     data = {"actions": actions, "rows": [row._asdict() for row in rows], "done": lines, "dry_run": dry_run}
     show(settings, data, lambda: _print_plan(actions, rows) if dry_run else print_lines(lines))
@@ -113,6 +115,21 @@ def stalled(settings: CommandSettings, job_ids: tuple[str, ...], recover: bool, 
 
 def _recover(settings: CommandSettings, store: Store, job_ids: tuple[str, ...], reason: str) -> list[str]:
     return guard.stop_stalled(store, actor=settings.actor, reason=reason, only=job_ids or None)
+
+
+def _own_findings(settings: CommandSettings) -> list[Finding]:
+    """What the application finds in its own rows. That it cannot look hides nothing that the engine has found."""
+    try:
+        return list(own_app(settings).check())
+    except (HoldfastError, OSError) as error:
+        return [Finding(code="not-checked", severity=Severity.ERROR, subject=OWN_ROWS, message=str(error))]
+
+
+def _own_repairs(settings: CommandSettings, *, dry_run: bool) -> Sequence[RowRepair]:
+    try:
+        return own_app(settings).repair(dry_run)
+    except (HoldfastError, OSError) as error:
+        return [RowRepair(OWN_ROWS, f"could not be looked at: {error}", is_done=False)]
 
 
 def _print_plan(actions: Sequence[RepairAction], rows: Sequence[RowRepair]) -> None:

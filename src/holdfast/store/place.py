@@ -9,6 +9,11 @@ from typing import NamedTuple
 from holdfast.errors import SettingsError
 
 DATABASE_NAME = "holdfast.db"
+ENGINE_TABLES = frozenset(
+    "cancellations children definitions executions holdfast_migrations holdfast_rules jobs journal keys"
+    " pending_releases permits pruned queue_events queues requests steps workers".split()
+)
+"""What the engine keeps for itself: no application may name, change or drop one of these."""
 DEFAULT_SCHEMA = "holdfast"
 FILE_OPTIONS = ("passfile", "sslcert", "sslcrl", "sslcrldir", "sslkey", "sslrootcert")
 

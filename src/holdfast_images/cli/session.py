@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from holdfast.cli.settings import CommandSettings
+from holdfast.errors import StoreCorrupt
 from holdfast_images.errors import CatalogUnavailable, printable
 from holdfast_images.manager import ImageManager
 from holdfast_images.settings import load_settings
@@ -37,7 +39,11 @@ def opened(settings: CommandSettings, **flags: Any) -> Iterator[ImageManager]:
     """The same with a log, closed at the end."""
     with image_manager(settings, **flags) as images:
         begin(settings, images)
-        yield images
+        try:
+            yield images
+        except msgspec.ValidationError as error:
+            hint = "somebody has written to the database by hand; see: holdfast check"
+            raise StoreCorrupt(f"a row cannot be understood: {error}", hint=hint) from error
 
 
 def begin(settings: CommandSettings, images: ImageManager) -> None:

@@ -73,6 +73,20 @@ def test_the_guard_of_a_worker_tells_of_a_row_that_breaks_a_rule(processed: Imag
         assert "image demo" in worker.wait_for("rule 4")
 
 
+def test_a_catalog_that_cannot_be_looked_at_hides_nothing_of_the_engine(processed: ImageHoldfast) -> None:
+    with closing(sqlite3.connect(processed.database)) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("ALTER TABLE images RENAME TO lost")
+        connection.execute("DROP TRIGGER journal_is_kept")
+    checked, repaired = processed("check", "--json"), processed("repair", "--json")
+    codes = {finding["code"] for finding in json.loads(checked.out)["findings"]}
+
+    assert (checked.code, repaired.code) == (7, 7)
+    assert "not-checked" in codes
+    assert len(codes) > 1
+    assert [row["is_done"] for row in json.loads(repaired.out)["rows"]] == [False]
+
+
 def test_check_makes_no_catalog_where_no_image_was_ever_processed(holdfast: ImageHoldfast) -> None:
     Engine.open(holdfast.state).close()
     tables = "SELECT name FROM sqlite_master WHERE name = 'images'"

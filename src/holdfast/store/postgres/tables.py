@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from holdfast.errors import HoldfastError, RowRefused, SettingsError, StoreReadOnly
-from holdfast.sql_files import Dialect, Migration, missing
+from holdfast.errors import (
+    BadInput,
+    DefinitionError,
+    HoldfastError,
+    RowRefused,
+    SettingsError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from holdfast.sql_files import Dialect, Migration, changes_the_engine, missing
 from holdfast.store.connection_pool import Pool
-from holdfast.store.place import PostgresPlace
+from holdfast.store.place import ENGINE_TABLES, PostgresPlace
 from holdfast.store.postgres.backup import SCHEMA_NAME
 from holdfast.store.postgres.connection import OF_CLIENTS, OF_READS, BoundedConnection
 from holdfast.store.postgres.connection import translate as translate_store
@@ -35,7 +44,7 @@ class PostgresTables:
 
     dialect: Dialect = "postgres"
 
-    def __init__(self, place: PostgresPlace, *, synchronous: str = "FULL") -> None:
+    def __init__(self, place: PostgresPlace, *, synchronous: str = "FULL", make: bool = True) -> None:
         if not SCHEMA_NAME.fullmatch(place.schema):
             raise SettingsError(f"{place.schema!r} cannot be the name of a schema")
         self.where = f"schema {place.schema}"
@@ -43,7 +52,8 @@ class PostgresTables:
         self._synchronous = synchronous
         self.pool = Pool(self._connect)
         try:
-            self._make_by_engine()
+            if make:
+                self._make_by_engine()
         except BaseException:
             self.pool.close()
             raise
@@ -60,7 +70,12 @@ class PostgresTables:
     def reading(self) -> Iterator[Connection]:
         """One state of the database for all reads in it."""
         with self._connected("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", OF_READS.answer) as connection:
-            yield connection
+            try:
+                yield connection
+            except StoreUnavailable as error:
+                if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
+                    raise BadInput(f"a statement that is to read wants to write: {error}", hint="use run()") from error
+                raise
             connection.execute("ROLLBACK")
 
     def migrate(self, name: str, ledger: str, migrations: Sequence[Migration]) -> None:
@@ -82,10 +97,25 @@ class PostgresTables:
                 hint="let the owner of the schema open it once: see docs/how-to/run-a-fleet.md",
             ) from error
 
-    def is_made(self, ledger: str) -> bool:
-        """Was a migration ever applied that this table has on record?"""
+    def is_made(self, name: str, ledger: str, migrations: Sequence[Migration]) -> bool:
+        """Were all of the migrations applied? StoreTooNew if more were."""
         with self.reading() as connection:
-            return bool(self._applied(connection, ledger))
+            return not missing(migrations, self._applied(connection, ledger), f"{name} in {self.where}")
+
+    def _engine_schema(self, connection: Connection) -> list[tuple[Any, ...]]:
+        """The engine's tables with their columns, triggers and indexes."""
+        return connection.execute(
+            "SELECT c.relname, a.attname, a.atttypid::text FROM pg_class AS c"
+            " JOIN pg_attribute AS a ON a.attrelid = c.oid"
+            " WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relname = ANY(%(tables)s) AND a.attnum > 0"
+            " UNION ALL SELECT c.relname, t.tgname, t.tgenabled::text FROM pg_class AS c"
+            " JOIN pg_trigger AS t ON t.tgrelid = c.oid"
+            " WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relname = ANY(%(tables)s)"
+            " UNION ALL SELECT c.relname, i.indexrelid::regclass::text, '' FROM pg_class AS c"
+            " JOIN pg_index AS i ON i.indrelid = c.oid"
+            " WHERE c.relnamespace = to_regnamespace(%(schema)s) AND c.relname = ANY(%(tables)s) ORDER BY 1, 2, 3",
+            {"schema": self._place.schema, "tables": sorted(ENGINE_TABLES)},
+        ).fetchall()
 
     def _apply_missing(self, connection: Connection, name: str, ledger: str, migrations: Sequence[Migration]) -> None:
         connection.execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
@@ -100,7 +130,13 @@ class PostgresTables:
         )
         # Asked again under the lock.
         for migration in missing(migrations, self._applied(connection, ledger), f"{name} in {self.where}"):
+            before = self._engine_schema(connection)
+            begun = connection.execute("SELECT pg_current_xact_id()").fetchone()
             connection.execute(migration.sql.encode())
+            if connection.execute("SELECT pg_current_xact_id()").fetchone() != begun:
+                raise DefinitionError(f"migration {migration.version} of tables {name} ends its transaction")
+            if self._engine_schema(connection) != before:
+                raise changes_the_engine(name, migration)
             connection.execute(
                 sql.SQL("INSERT INTO {} (version, description) VALUES (%s, %s)").format(table),
                 [migration.version, migration.description],

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from holdfast.errors import HoldfastError, RowRefused, StoreReadOnly, StoreUnavailable
-from holdfast.sql_files import Dialect, Migration, missing
+from holdfast.errors import BadInput, DefinitionError, HoldfastError, RowRefused, StoreReadOnly, StoreUnavailable
+from holdfast.sql_files import Dialect, Migration, changes_the_engine, missing
 from holdfast.store.connection_pool import Pool
+from holdfast.store.place import ENGINE_TABLES
 from holdfast.store.sqlite.connection import APPLICATION_ID, checked_synchronous, connect, run_script
 from holdfast.store.sqlite.connection import translate as translate_store
 
@@ -30,11 +31,12 @@ class SqliteTables:
 
     dialect: Dialect = "sqlite"
 
-    def __init__(self, path: Path, *, synchronous: str = "FULL") -> None:
+    def __init__(self, path: Path, *, synchronous: str = "FULL", make: bool = True) -> None:
         self.where = str(path)
         self._path = path
         checked_synchronous(synchronous)
-        self._make_by_engine()
+        if make:
+            self._make_by_engine()
         self.pool = Pool(partial(connect, path, synchronous=synchronous))
 
     @contextmanager
@@ -56,8 +58,11 @@ class SqliteTables:
         """One state of the database for all reads in it."""
         with self._translated(), self.pool.connection() as connection:
             connection.execute("BEGIN")
+            before = connection.total_changes
             try:
                 yield connection
+                if connection.total_changes != before:
+                    raise BadInput("a statement that is to read has written; nothing was changed", hint="use run()")
             finally:
                 # An I/O error makes SQLite roll back on its own; the error is what is to be told.
                 if connection.in_transaction:
@@ -77,16 +82,21 @@ class SqliteTables:
             )
             # Asked again under the lock: several processes may start at once.
             for migration in missing(migrations, _applied(connection, ledger), f"{name} in {self.where}"):
+                before = _engine_schema(connection)
                 run_script(connection, migration.sql)
+                if not connection.in_transaction:
+                    raise DefinitionError(f"migration {migration.version} of tables {name} ends its transaction")
+                if _engine_schema(connection) != before:
+                    raise changes_the_engine(name, migration)
                 connection.execute(
                     f"INSERT INTO {ledger} (version, description) VALUES (?, ?)",
                     (migration.version, migration.description),
                 )
 
-    def is_made(self, ledger: str) -> bool:
-        """Was a migration ever applied that this table has on record?"""
+    def is_made(self, name: str, ledger: str, migrations: Sequence[Migration]) -> bool:
+        """Were all of the migrations applied? StoreTooNew if more were."""
         with self.reading() as connection:
-            return bool(_applied(connection, ledger))
+            return not missing(migrations, _applied(connection, ledger), f"{name} in {self.where}")
 
     def _make_by_engine(self) -> None:
         # The engine refuses a file with tables that it has not made itself, and knows where a file may be.
@@ -113,6 +123,12 @@ class SqliteTables:
             if os.access(self._path, os.R_OK | os.W_OK) and os.access(self._path.parent, os.W_OK):
                 raise StoreUnavailable(str(error), hint="this process is out of descriptors or memory") from error
             raise
+
+
+def _engine_schema(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """What there is of the engine's tables, with everything that hangs on them."""
+    rows = connection.execute("SELECT tbl_name, name, sql FROM sqlite_master")
+    return {(table, name, sql) for table, name, sql in rows if table in ENGINE_TABLES}
 
 
 def _applied(connection: sqlite3.Connection, ledger: str) -> list[int]:
