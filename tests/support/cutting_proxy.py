@@ -62,6 +62,9 @@ class CuttingProxy:
                 server.sendall(data)
         except OSError:
             pass
+        # Closing alone says nothing to anybody while the other thread waits in recv: the server would hold the
+        # transaction, and its locks, of a client that is gone.
+        _cut(client, server)
         for end in (client, server):
             end.close()
 
@@ -71,8 +74,12 @@ class CuttingProxy:
                 client.sendall(data)
         except OSError:
             pass
-        for end in (client, server):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        _cut(client, server)
+
+
+def _cut(*ends: socket.socket) -> None:
+    for end in ends:
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass

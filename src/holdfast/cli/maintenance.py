@@ -1,4 +1,4 @@
-"""Findings, as every command that checks something shows them."""
+"""`holdfast check`, `repair`, `stalled`, `prune`, `backup` and `restore`: looking after a store."""
 
 from __future__ import annotations
 

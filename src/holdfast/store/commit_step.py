@@ -1,4 +1,4 @@
-"""Is an error a passing one, of the machine or of the database, so that the same call may work later?"""
+"""The commit step inside the transaction of its write: its effect, what ends it, and errors that will pass."""
 
 from __future__ import annotations
 
