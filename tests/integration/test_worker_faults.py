@@ -134,7 +134,9 @@ def test_an_initial_that_raises_anything_quarantines_its_job_alone(
 
     assert fine.state is JobState.SUCCEEDED
     assert {result.state for result in results} == {JobState.QUARANTINED}
-    assert all("its request or response does not decode" in str(result.reason) for result in results)
+    assert all("the flow's first response cannot be made" in str(result.reason) for result in results)
+    assert {engine.store.executions(job_id)[-1].code for job_id in jobs} == {"unrecoverable"}
+    assert {engine.explain(job_id).code for job_id in jobs} == {"quarantined"}
 
 
 def fixed_never() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -78,7 +78,14 @@ def _outcome_of_value(value: Any, run: LiveRun) -> Outcome:
     return outcome_of_return(value, None if run.ending is not None else run.response)
 
 
-def load_problem(run: LiveRun) -> str | None:
+class Refusal(NamedTuple):
+    """Why a job cannot go on here."""
+
+    code: EndCode
+    problem: str
+
+
+def refusal_of(run: LiveRun) -> Refusal | None:
     """Read request and response, once; returns why that cannot be done."""
     if run.loaded:
         return None
@@ -87,13 +94,14 @@ def load_problem(run: LiveRun) -> str | None:
     except SimulatedCrash:
         raise
     except BaseException as error:
-        return _undecodable(run, tame(error))
+        tamed = tame(error)
+        run.traceback = traceback_of(tamed)
+        if run.request_loaded and run.saved_response is None:
+            # The definition is what it was; its function does not work for this request.
+            problem = f"the flow's first response cannot be made: {describe(tamed)}"
+            return Refusal(EndCode.UNRECOVERABLE, problem)
+        return Refusal(EndCode.DEFINITION_CHANGED, f"its request or response does not decode: {describe(tamed)}")
     return None
-
-
-def _undecodable(run: LiveRun, error: BaseException) -> str:
-    run.traceback = traceback_of(error)
-    return f"its request or response does not decode: {describe(error)}"
 
 
 def _reason_of(run: LiveRun, error: BaseException) -> BaseException:

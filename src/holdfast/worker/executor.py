@@ -61,6 +61,7 @@ from holdfast.worker.endings import (
     Gone,
     Next,
     Perform,
+    Refusal,
     Send,
     Sleep,
     checked_response,
@@ -70,9 +71,9 @@ from holdfast.worker.endings import (
     failure_in,
     failure_of,
     given_back,
-    load_problem,
     outcome_of,
     outcome_of_async,
+    refusal_of,
     refused,
 )
 from holdfast.worker.run import CommitTransaction, LiveRun, place_of, traceback_of
@@ -129,9 +130,9 @@ class Executor:
         assert function is not None
         if not self.enter(run):
             return self.conclude(run, self.stopped(run))
-        unreadable = load_problem(run)
-        if unreadable is not None:
-            return self._refuse(run, unreadable)
+        refusal = refusal_of(run)
+        if refusal is not None:
+            return self._refuse(run, refusal)
         return self.conclude(run, outcome_of(lambda: function(run.as_saved()), run))
 
     async def perform_async(self, run: LiveRun) -> Next:
@@ -139,9 +140,9 @@ class Executor:
         function: Any = run.flow.cleanup if run.ending else run.current.function
         if not self.enter(run):
             return self.conclude(run, self.stopped(run))
-        unreadable = load_problem(run)
-        if unreadable is not None:
-            return self._refuse(run, unreadable)
+        refusal = refusal_of(run)
+        if refusal is not None:
+            return self._refuse(run, refusal)
         return self.conclude(run, await outcome_of_async(function, run))
 
     def enter(self, run: LiveRun) -> bool:
@@ -182,9 +183,9 @@ class Executor:
 
         def effect(transaction: StoreTransaction) -> str:
             run.thread, run.step_began = threading.get_ident(), time.monotonic()
-            unreadable = load_problem(run)
-            if unreadable is not None:
-                raise Unrecoverable(unreadable)
+            refusal = refusal_of(run)
+            if refusal is not None:
+                raise Unrecoverable(refusal.problem)
             tx = CommitTransaction(transaction, self._store.now())
 
             def commit() -> Any:
@@ -287,9 +288,9 @@ class Executor:
 
     # --- inside ---
 
-    def _refuse(self, run: LiveRun, problem: str) -> Next:
+    def _refuse(self, run: LiveRun, refusal: Refusal) -> Next:
         run.inside = False
-        return Send(refused(run.claim, EndCode.DEFINITION_CHANGED, problem, run.traceback))
+        return Send(refused(run.claim, refusal.code, refusal.problem, run.traceback))
 
     def _first(self, run: LiveRun) -> Next:
         if run.job.ending is not None:

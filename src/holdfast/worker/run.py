@@ -218,6 +218,7 @@ class LiveRun:
         self.request: Any = None
         self.saved_response: str | None = claim.response
         self.response: Any = None
+        self.request_loaded = False
         self.loaded = False
         self.move_to(claim.position)
         self.tries = claim.tries
@@ -334,6 +335,7 @@ class LiveRun:
     def load(self) -> None:
         """Read the request and the response so far. The user's code runs here, and may raise anything or take long."""
         self.request = self.flow.request_codec.decode(self.claim.request)
+        self.request_loaded = True
         self.load_response()
         self.loaded = True
 
