@@ -77,6 +77,7 @@ class FactRows(msgspec.Struct, frozen=True, kw_only=True):
     """Of the jobs that it has waited for, when an operator last brought each back from its end."""
     key_holder: str | None = None
     """The job for which its key stands, if the key lasts."""
+    key_taken_at: int = 0
     pruned: bool = False
     has_request: bool = True
     has_queue: bool = True

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.core.facts import PRUNED_STATE, FactRows, Finding, JobFacts, Link, Severity, StepFacts, error, warning
+from holdfast.core.facts import PRUNED_STATE, FactRows, Finding, JobFacts, Link, StepFacts, error, warning
 from holdfast.core.hash_chain import (
     KEY_FOR_EVER,
     TERMS,
     Account,
+    Evidence,
     account_of,
     chain_faults,
     count_in,
     seal_of,
     steps_evidence,
 )
-from holdfast.core.records import Ending, ExecutionRecord, JobRecord, encoded_record, storable
+from holdfast.core.records import Ending, ExecutionRecord, JobRecord, JournalEntry, encoded_record, storable
 from holdfast.core.retry import PARK_AFTER
 from holdfast.core.states import (
     COMMITTED_STATUSES,
     LIVE_STATUSES,
     STATE_OF_DISPOSITION,
+    TERMINAL_EXECUTION_STATUSES,
     UNFINISHED_STATES,
     ExecutionStatus,
     ExecutionView,
@@ -51,13 +53,12 @@ def check_agreement(facts: JobFacts, now: int) -> Iterator[Finding]:
     if not journal:
         return
     account = account_of(journal)
-    last = max(entry.at for entry in journal)
     yield from _terms(subject, facts, rows, account, now)
     yield from _counts(subject, facts.job, account)
     yield from _requests_of_operators(subject, facts.job, account)
     yield from _wait_as_journaled(subject, facts.job, rows, account)
     yield from _due(subject, facts.job, now)
-    yield from _times(subject, facts, last)
+    yield from _times(subject, facts, journal)
     for execution in facts.executions:
         yield from _execution(subject, facts.job, execution, account)
     if rows.steps is not None:
@@ -89,9 +90,7 @@ def _terms(subject: str, facts: JobFacts, rows: FactRows, account: Account, now:
     if rows.has_request and rows.request is not None and rows.request != terms.request:
         yield error("request-changed", subject, "its request is not the one it was submitted with")
     if (terms.key_until == KEY_FOR_EVER or terms.key_until > now) and rows.key_holder != job.job_id:
-        yield error(
-            "key-missing", subject, f"its key {terms.key!r} stands for {rows.key_holder or 'no job'}, not for it"
-        )
+        yield from _key_of_another(subject, rows, terms)
     for name in TERMS:
         is_now, was = getattr(job, name), getattr(terms, name)
         if is_now != was:
@@ -104,6 +103,17 @@ def _terms(subject: str, facts: JobFacts, rows: FactRows, account: Account, now:
         yield error(
             "terms-changed", subject, f"not_before is {job.not_before}, but the journal says {account.not_before}"
         )
+
+
+def _key_of_another(subject: str, rows: FactRows, terms: Evidence) -> Iterator[Finding]:
+    said = f"its key {terms.key!r} stands for {rows.key_holder or 'no job'}, not for it"
+    if terms.key_until == KEY_FOR_EVER:
+        yield error("key-missing", subject, said)
+    elif rows.key_holder is None:
+        said += "; unless the clock was set back after the key had lapsed, somebody has removed it"
+        yield warning("key-missing", subject, said)
+    elif rows.key_taken_at < terms.key_until:
+        yield error("key-missing", subject, said)
 
 
 def _counts(subject: str, job: JobRecord, account: Account) -> Iterator[Finding]:
@@ -179,14 +189,22 @@ def _wait_as_journaled(subject: str, job: JobRecord, rows: FactRows, account: Ac
     # One that is to be cancelled waits for nothing, whatever it asked for when it heard of that too late.
     if job.hold in ("none", "until") and account.wait_for is not None and job.cancel_reason is None:
         target = rows.others.get(account.wait_for)
-        if target is not None and target.state in UNFINISHED_STATES and not was_let_go_on(rows, account):
-            yield error("wait-wrong", subject, f"does not wait for {account.wait_for}, as by the journal it does")
+        if target is not None and target.state in UNFINISHED_STATES:
+            yield from _wait_given_up(subject, rows, account)
+
+
+def _wait_given_up(subject: str, rows: FactRows, account: Account) -> Iterator[Finding]:
+    said = f"does not wait for {account.wait_for}, as by the journal it does"
+    if not was_let_go_on(rows, account):
+        yield error("wait-wrong", subject, said)
+    elif rows.brought_back[account.wait_for or ""] + CLOCK_SLACK_MS < account.wait_since:
+        said += "; unless the clock was set back before that one was brought back, somebody has written it"
+        yield warning("wait-wrong", subject, said)
 
 
 def was_let_go_on(rows: FactRows, account: Account) -> bool:
     """Has an operator brought back the job that it waited for? Then that one had ended, and the wait with it."""
-    brought_back_at = rows.brought_back.get(account.wait_for or "")
-    return brought_back_at is not None and brought_back_at + CLOCK_SLACK_MS >= account.wait_since
+    return account.wait_for in rows.brought_back
 
 
 def _due(subject: str, job: JobRecord, now: int) -> Iterator[Finding]:
@@ -233,21 +251,27 @@ def _signs_of_life(subject: str, facts: JobFacts, rows: FactRows, now: int) -> I
             yield error("execution-changed", subject, f"{which} is at a step that cannot be: {execution.position}")
 
 
-def _times(subject: str, facts: JobFacts, last: int) -> Iterator[Finding]:
+def _times(subject: str, facts: JobFacts, journal: Sequence[JournalEntry]) -> Iterator[Finding]:
     job = facts.job
-    earliest, latest = changed_bounds(facts, job.state, last)
+    earliest, latest = changed_bounds(facts, job.state, journal)
     if job.updated_at > latest + CLOCK_SLACK_MS:
         yield error("time-wrong", subject, f"updated_at is {job.updated_at}, after the last that happened to it")
     if job.updated_at < earliest:
         yield error("time-wrong", subject, f"updated_at is {job.updated_at}, before the last that happened to it")
 
 
-def changed_bounds(facts: JobFacts, state: JobState, last: int) -> tuple[int, int]:
-    """Between which times a job in this state has changed last, if its last journal entry is of `last`."""
+def changed_bounds(facts: JobFacts, state: JobState, journal: Sequence[JournalEntry]) -> tuple[int, int]:
+    """Between which times a job in this state has changed last.
+
+    The clock may have been set back between any two entries, so that a later one has an earlier time.
+    """
+    times = [entry.at for entry in journal]
     known = [time for e in facts.executions for time in (e.started_at, e.progressed_at, e.finished_at) if time]
-    ended = facts.executions[-1].finished_at if facts.executions else None
-    earliest = ended if ended is not None and state not in UNFINISHED_STATES else facts.job.created_at
-    return min(earliest, last), max([last, *known])
+    ended = facts.executions[-1].finished_at if facts.executions and state not in UNFINISHED_STATES else None
+    if ended is None:
+        return min(facts.job.created_at, *times), max(times + known)
+    ends = [at for at, entry in enumerate(journal) if entry.exec_to in TERMINAL_EXECUTION_STATUSES]
+    return min(ended, *times[max(ends, default=0) :]), max(times + known)
 
 
 def _execution(subject: str, job: JobRecord, execution: ExecutionRecord, account: Account) -> Iterator[Finding]:
@@ -359,25 +383,7 @@ def _is_gone(rows: FactRows, job_id: str) -> bool:
     return other is None or other.state == PRUNED_STATE
 
 
-def wait_cycles(waits: Mapping[str, str]) -> Iterator[list[str]]:
-    """Every cycle among jobs that wait for others: job → job it waits for."""
-    seen: set[str] = set()
-    for start in waits:
-        chain: dict[str, None] = {}
-        following: str | None = start
-        while following is not None and following not in seen:
-            if following in chain:
-                members = list(chain)
-                yield members[members.index(following) :]
-                break
-            chain[following] = None
-            following = waits.get(following)
-        seen.update(chain)
-
-
 # --- What must be true, as pure functions over a job's facts. Each check reports; none stops at the first fault ---
-
-__all__ = ["CHECKS", "Finding", "JobFacts", "Severity", "check_job"]
 
 
 def check_projection(facts: JobFacts, now: int) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ def wrong_columns(facts: JobFacts, now: int) -> Columns:
         should |= dict(_counts(account))
         should |= dict(_terms(job, account, journal[0].at))
         should |= dict(_wishes(job, account, state))
-        should |= dict(_changed(facts, state, max(entry.at for entry in journal)))
+        should |= dict(_changed(facts, state, journal))
     if facts.rows is not None:
         placed = msgspec.structs.replace(job, **should)
         should |= _wait(placed, facts.rows, account if account.terms is not None else None, now)
@@ -81,11 +81,11 @@ def _wishes(job: JobRecord, account: Account, state: JobState) -> Iterator[tuple
         yield "ending", msgspec.json.encode(account.planned).decode()
 
 
-def _changed(facts: JobFacts, state: JobState, last: int) -> Iterator[tuple[str, Any]]:
-    earliest, latest = changed_bounds(facts, state, last)
+def _changed(facts: JobFacts, state: JobState, journal: Sequence[JournalEntry]) -> Iterator[tuple[str, Any]]:
+    earliest, latest = changed_bounds(facts, state, journal)
     if not earliest <= facts.job.updated_at <= latest + CLOCK_SLACK_MS:
         ended = facts.executions[-1].finished_at if facts.executions else None
-        yield "updated_at", last if ended is None or state in UNFINISHED_STATES else ended
+        yield "updated_at", journal[-1].at if ended is None or state in UNFINISHED_STATES else ended
 
 
 def _wait(job: JobRecord, rows: FactRows, account: Account | None, now: int) -> Columns:

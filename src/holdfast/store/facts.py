@@ -155,6 +155,7 @@ class _Reading:
         for job_id, found in jobs.items():
             if len(found) > 1:
                 self._fault("duplicate-id", f"job {job_id}", f"there are {len(found)} jobs with this id")
+        nobody: tuple[str | None, int] = (None, 0)
         facts = [
             JobFacts(
                 job=job,
@@ -168,7 +169,8 @@ class _Reading:
                     parents=self._unless_unread(PARENTS, job.job_id, parents),
                     others=around.others,
                     brought_back=around.brought_back,
-                    key_holder=around.keys.get((job.flow, job.key or "")),
+                    key_holder=holder,
+                    key_taken_at=taken_at,
                     pruned=job.job_id in pruned,
                     has_queue=job.queue in around.queues,
                     definition=around.definitions.get(job.fingerprint),
@@ -176,6 +178,7 @@ class _Reading:
                 ),
             )
             for job in listed
+            for holder, taken_at in [around.keys.get((job.flow, job.key or ""), nobody)]
             if not self._is_unread(EXECUTIONS, job.job_id) and not self._is_unread(JOURNAL, job.job_id)
         ]
         if self._span.ids is None:
@@ -327,11 +330,11 @@ class _Around:
         for job in jobs:
             if job.key is not None:
                 keys.setdefault(job.flow, set()).add(job.key)
-        self.keys: dict[tuple[str, str], str] = {
-            (flow, key): job_id
+        self.keys: dict[tuple[str, str], tuple[str, int]] = {
+            (flow, key): (job_id, taken_at)
             for flow, wanted_keys in keys.items()
-            for key, job_id in reading.about(
-                "SELECT key, job_id FROM keys WHERE flow = :flow AND key", wanted_keys, flow=flow
+            for key, job_id, taken_at in reading.about(
+                "SELECT key, job_id, taken_at FROM keys WHERE flow = :flow AND key", wanted_keys, flow=flow
             )
         }
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.core.facts import Finding, JobFacts, error
 from holdfast.core.hash_chain import Evidence, metadata_of
-from holdfast.core.invariants import wait_cycles
 from holdfast.core.records import JobRecord, storable
 from holdfast.core.repair import Columns, told, wrong_columns
 from holdfast.core.states import JobState
@@ -140,7 +139,7 @@ def circles(session: Session) -> Iterator[Finding]:
     """Jobs that wait for each other for ever."""
     sql = "SELECT job_id, waits_for FROM jobs WHERE waits_for IS NOT NULL AND state = 'pending'"
     waits, _ = session.attempt(sql, {})
-    for members in wait_cycles(dict(waits)):
+    for members in _wait_cycles(dict(waits)):
         if len(members) > 1:
             circle = " → ".join([*members, members[0]] if len(members) < 10 else [*members[:9], "…", members[0]])
             for job_id in members:
@@ -301,3 +300,19 @@ def not_found(session: Session, job_id: str) -> JobNotFoundError:
     """The error for a job that is not there, which knows whether it once was."""
     state: str | None = session.first("pruned_job", job_id=job_id)
     return JobNotFoundError(job_id) if state is None else JobPrunedError(job_id, state)
+
+
+def _wait_cycles(waits: Mapping[str, str]) -> Iterator[list[str]]:
+    """Every cycle among jobs that wait for others: job → job it waits for."""
+    seen: set[str] = set()
+    for start in waits:
+        chain: dict[str, None] = {}
+        following: str | None = start
+        while following is not None and following not in seen:
+            if following in chain:
+                members = list(chain)
+                yield members[members.index(following) :]
+                break
+            chain[following] = None
+            following = waits.get(following)
+        seen.update(chain)
