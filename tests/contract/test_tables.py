@@ -200,6 +200,23 @@ def test_a_transaction_happens_whole_or_not_at_all(opened: OpenTables) -> None:
     assert opened.rows(Thing, ALL) == []
 
 
+def write_inside(outer: OpenTables, inner: OpenTables) -> None:
+    with outer.writing() as session:
+        session.run(INSERT, name="a", size=1)
+        inner.run("SELECT 1")
+
+
+def test_a_second_writer_of_the_same_thread_is_refused_at_once_on_sqlite(tmp_path: Path) -> None:
+    others = Tables("others", migrations=["CREATE TABLE others (name TEXT)"])
+    with things().open(tmp_path) as first, others.open(tmp_path) as second:
+        for inner in (first, second):
+            with pytest.raises(BadInput, match="this thread is writing"):
+                write_inside(first, inner)
+        first.run(INSERT, name="b", size=2)
+
+        assert [row.name for row in first.rows(Thing, "all_things")] == ["b"]
+
+
 def test_a_row_that_is_no_record_is_named(opened: OpenTables) -> None:
     class Even(msgspec.Struct):
         name: str

@@ -53,6 +53,7 @@ def check(settings: CommandSettings, deep: bool) -> int:
     """
     with opened(settings, read_only=True) as store, Counter(settings, "jobs checked") as counter:
         findings = [*check_store(store, deep=deep, progress=counter), *_own_findings(settings)]
+    _note_left_out(settings)
     return show_findings(settings, findings)
 
 
@@ -75,6 +76,7 @@ def repair(settings: CommandSettings, dry_run: bool) -> int:
     data = {"actions": actions, "rows": [row._asdict() for row in rows], "done": lines, "dry_run": dry_run}
     show(settings, data, lambda: _print_plan(actions, rows) if dry_run else print_lines(lines))
     count = len(actions) + len(rows)
+    _note_left_out(settings)
     note(settings, "nothing was changed" if dry_run and count else f"{count} action(s)")
     is_left = bool(dry_run and count) or not (all(one.is_done for one in done) and all(row.is_done for row in rows))
     return ExitCode.FINDINGS if is_left else ExitCode.OK
@@ -115,6 +117,11 @@ def stalled(settings: CommandSettings, job_ids: tuple[str, ...], recover: bool, 
 
 def _recover(settings: CommandSettings, store: Store, job_ids: tuple[str, ...], reason: str) -> list[str]:
     return guard.stop_stalled(store, actor=settings.actor, reason=reason, only=job_ids or None)
+
+
+def _note_left_out(settings: CommandSettings) -> None:
+    if settings.default_app is not None and settings.app is not None:
+        note(settings, f"with --app {settings.app}, the rows of images are left out; for them, run it without --app")
 
 
 def _own_findings(settings: CommandSettings) -> list[Finding]:

@@ -50,6 +50,17 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(processed: ImageHoldfast) 
     assert processed.content() == content
 
 
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_with_another_app_it_is_said_that_the_rows_of_images_are_left_out(
+    processed: ImageHoldfast, command: str
+) -> None:
+    said = processed("--app", "examples.orders:app", command)
+
+    assert said.code == 0
+    assert "the rows of images are left out" in said.err
+    assert "left out" not in processed(command).err
+
+
 def test_check_finds_what_breaks_a_rule_of_the_catalog_and_repair_puts_it_right(processed: ImageHoldfast) -> None:
     with closing(sqlite3.connect(processed.database)) as connection, connection:
         connection.execute("UPDATE images SET activation_status = 'inactive'")

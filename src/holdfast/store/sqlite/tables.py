@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,8 @@ from holdfast.store.sqlite.connection import APPLICATION_ID, checked_synchronous
 from holdfast.store.sqlite.connection import translate as translate_store
 
 ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+_thread = threading.local()
+"""`writing`: the files to which this thread has a write transaction open."""
 
 
 def translate(error: Exception, where: object) -> HoldfastError:
@@ -42,7 +45,7 @@ class SqliteTables:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A write transaction from its first statement on: it never has to start again."""
-        with self._translated(), self.pool.connection() as connection:
+        with self._first_of_thread(), self._translated(), self.pool.connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -112,6 +115,22 @@ class SqliteTables:
             from holdfast.store.sqlite.store import SqliteStore  # noqa: PLC0415 - it is mostly there
 
             SqliteStore(self._path).close()
+
+    @contextmanager
+    def _first_of_thread(self) -> Iterator[None]:
+        """Refuse at once what would wait for this very thread, and then blame another process."""
+        open_files: set[str] = _thread.__dict__.setdefault("writing", set())
+        path = os.path.realpath(self._path)
+        if path in open_files:
+            raise BadInput(
+                f"{self.where}: this thread is writing to it already, and SQLite has one writer; nothing was changed",
+                hint="use the session that is open, or end it first",
+            )
+        open_files.add(path)
+        try:
+            yield
+        finally:
+            open_files.discard(path)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
