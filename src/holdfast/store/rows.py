@@ -97,11 +97,6 @@ def executions_of(cursor: ResultRows) -> list[ExecutionRecord]:
     return [_whole(ExecutionRecord, names, row) for row in cursor]
 
 
-def journal_of(cursor: ResultRows, row: Sequence[Any]) -> JournalEntry:
-    """A row of the journal."""
-    return record_of(JournalEntry, cursor, row)
-
-
 def ending_of(job: JobRecord) -> Ending:
     """How a job is going to end, of which that is on record."""
     try:

@@ -399,7 +399,6 @@ class Executor:
 
     def _failed(self, run: LiveRun, error: BaseException) -> Next:
         text = describe(error)
-        run.last_error = text
         if isinstance(error, WorkerStopping):
             return self._released(run)
         if isinstance(error, LeaseLost):

@@ -239,7 +239,6 @@ class LiveRun:
         self._failure: str | None = None
         self.committed_as = ("done", 0.0)
         self.end_code: EndCode | None = None
-        self.last_error = ""
         self.step_started_at = 0
         self.step_began = 0.0
         self.began = time.monotonic()

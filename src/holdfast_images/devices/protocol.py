@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from holdfast import Finding
 
-MOST_DEVICE_ID = (1 << 24) - 1
 NO_ID = -1
 """Of a device whose record cannot be read, and that nothing was reserved for."""
 COLLECTED = frozenset({"leftover", "abandoned-look", "abandoned-mount"})
