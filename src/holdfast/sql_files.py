@@ -7,8 +7,9 @@ of that name in the dialect's overrides. For the engine's stores, and through `h
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
 
 _HEADER = re.compile(r"^-- (?P<kind>name|spelling): (?P<name>[a-z_]+)$", re.MULTILINE)
 _SPELLED = re.compile(r"\{([a-z_]+)\}")
+_DIGEST = re.compile(r"\[sha256 [0-9a-f]{16}\]$")
 _FILE = re.compile(r"(?P<version>\d{4})_(?P<name>[a-z0-9_]+)\.sql")
 # `:name`, but neither the `::` of a cast nor a colon inside a word; and nothing in literals, quoted names and comments.
 _PARAMETER = re.compile(
@@ -46,8 +48,20 @@ class Migration(msgspec.Struct, frozen=True):
 
     @property
     def description(self) -> str:
-        """The comment in its first line."""
-        return self.sql.partition("\n")[0].removeprefix("-- ")
+        """The comment in its first line, and the digest of a text that has no file to be compared with."""
+        words = self.sql.partition("\n")[0].removeprefix("-- ")
+        return f"{words} {self._mark}" if isinstance(self.source, str) else words
+
+    def was_changed(self, description: str | None) -> bool:
+        """Was another text applied than this one, by what is on record of it?"""
+        if not isinstance(self.source, str) or not _DIGEST.search(description or ""):
+            return False
+        return not (description or "").endswith(self._mark)
+
+    @property
+    def _mark(self) -> str:
+        # How it is laid out does not count.
+        return f"[sha256 {hashlib.sha256(' '.join(self.sql.split()).encode()).hexdigest()[:16]}]"
 
 
 @cache
@@ -89,14 +103,20 @@ def pending(migrations: Sequence[Migration], applied: int, where: str) -> Sequen
     return migrations[applied:]
 
 
-def missing(migrations: Sequence[Migration], applied: Collection[int], where: str) -> Sequence[Migration]:
-    """The same for an application's tables, whose migrations are on record one by one."""
+def missing(migrations: Sequence[Migration], applied: Mapping[int, str | None], where: str) -> Sequence[Migration]:
+    """The same for an application's tables, whose migrations are on record one by one: version → description."""
     newest = migrations[-1].version if migrations else 0
     if max(applied, default=0) > newest:
         raise StoreTooNew(
             f"{where} has schema version {max(applied)}, this program knows up to {newest}",
             hint="upgrade the program on this machine; the database was left as it is",
         )
+    for migration in migrations:
+        if migration.version in applied and migration.was_changed(applied[migration.version]):
+            raise DefinitionError(
+                f"{where}: migration {migration.version} was changed after it had been applied; nothing was changed",
+                hint="put its text back as it was, and add a migration that makes the difference",
+            )
     return [migration for migration in migrations if migration.version not in applied]
 
 

@@ -58,9 +58,9 @@ class Tables:
     ) -> None:
         self.name = name
         self.ledger = ledger or f"{name}_migrations"
+        """The table that has on record which migrations were applied."""
         if isinstance(migrations, str):
             raise DefinitionError(f"tables {name}: migrations are a list of texts", hint="migrations=[...]")
-        """The table that has on record which migrations were applied."""
         for table in (self.name, self.ledger):
             if not _TABLE_NAME.fullmatch(table):
                 raise DefinitionError(
@@ -82,7 +82,8 @@ class Tables:
     def open(self, place: str | Path, *, synchronous: str = "FULL") -> OpenTables:
         """The tables at the place of an engine (a directory or a URL), brought up to date.
 
-        Raises StoreTooNew, with nothing changed, if a newer program has made them. Crash: they are as they were before,
+        Raises StoreTooNew, with nothing changed, if a newer program has made them, and DefinitionError if a migration
+        was changed after it had been applied. Crash: they are as they were before,
         or up to date.
         """
         database = _connected(place, synchronous)

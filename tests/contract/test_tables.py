@@ -51,7 +51,8 @@ def opened(backend: Backend) -> Iterator[OpenTables]:
 
 
 def versions(tables: OpenTables) -> list[tuple[Any, ...]]:
-    return tables.run("SELECT version, description FROM things_migrations ORDER BY version")
+    found = tables.run("SELECT version, description FROM things_migrations ORDER BY version")
+    return [(version, description.partition(" [")[0]) for version, description in found]
 
 
 # --- migrations ---
@@ -64,6 +65,33 @@ def test_tables_are_made_once_and_brought_up_to_date(backend: Backend) -> None:
     with things(FIRST, SECOND).open(backend.place) as after:
         assert versions(after) == [(1, "Things"), (2, "When")]
         assert after.rows(Thing, "all_things") == [Thing("a", 1)]
+
+
+@pytest.mark.parametrize("are_more", [False, True])
+def test_a_migration_that_was_changed_after_it_had_been_applied_is_refused(
+    opened: OpenTables, backend: Backend, are_more: bool
+) -> None:
+    changed = things(FIRST.replace("size", "length"), *([SECOND] if are_more else []))
+
+    with pytest.raises(DefinitionError, match="migration 1 was changed after"):
+        changed.open(backend.place)
+    with pytest.raises(DefinitionError, match="migration 1 was changed after"):
+        changed.are_made(backend.place)
+    assert versions(opened) == [(1, "Things")]
+
+
+def test_how_a_migration_is_laid_out_does_not_count(opened: OpenTables, backend: Backend) -> None:
+    things(FIRST.replace("\n", "\n    ") + ";\n", SECOND).open(backend.place).close()
+
+    assert versions(opened) == [(1, "Things"), (2, "When")]
+
+
+def test_a_migration_of_which_no_digest_is_on_record_is_believed(opened: OpenTables, backend: Backend) -> None:
+    opened.run("UPDATE things_migrations SET description = NULL")
+
+    things(FIRST.replace("size", "length"), SECOND).open(backend.place).close()
+
+    assert len(opened.run("SELECT version FROM things_migrations")) == 2
 
 
 def open_things(place: str) -> None:

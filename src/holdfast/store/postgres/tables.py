@@ -142,12 +142,11 @@ class PostgresTables:
                 [migration.version, migration.description],
             )
 
-    def _applied(self, connection: Connection, ledger: str) -> list[int]:
+    def _applied(self, connection: Connection, ledger: str) -> dict[int, str | None]:
         if not self._exists(connection, ledger):
-            return []
-        return [
-            int(row[0]) for row in connection.execute(sql.SQL("SELECT version FROM {}").format(sql.Identifier(ledger)))
-        ]
+            return {}
+        asked = sql.SQL("SELECT version, description FROM {}").format(sql.Identifier(ledger))
+        return {int(version): description for version, description in connection.execute(asked)}
 
     def _exists(self, connection: Connection, table: str) -> bool:
         row = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{self._place.schema}.{table}"]).fetchone()

@@ -150,6 +150,6 @@ def _engine_schema(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
     return {(table, name, sql) for table, name, sql in rows if table in ENGINE_TABLES}
 
 
-def _applied(connection: sqlite3.Connection, ledger: str) -> list[int]:
+def _applied(connection: sqlite3.Connection, ledger: str) -> dict[int, str | None]:
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [ledger]).fetchone()
-    return [row[0] for row in connection.execute(f"SELECT version FROM {ledger}")] if known else []
+    return dict(connection.execute(f"SELECT version, description FROM {ledger}")) if known else {}
