@@ -75,6 +75,9 @@ class Parts:
             document = json.loads(json.dumps(document))
             for _ in range(rng.choice((1, 1, 2))):
                 rng.choice(ODDITIES)(rng, document)
+                document = json.loads(
+                    json.dumps(document)
+                )  # what was drawn must not become part of itself, or of VALUES
             text = _written(rng, document)
             return rng.choice(WRITTEN_ODDLY)(rng, text) if rng.random() < 0.2 else text
         return json.dumps(document, indent=rng.choice((None, 1))).encode()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from datetime import datetime
-from typing import Annotated, Any
 
 import msgspec
 
+from holdfast_images.archive.documents import Configuration, Descriptor, ImageManifest, Index, Layout, SavedImage
 from holdfast_images.archive.entry import ArchiveFinding, ArchiveSeverity, Limits, Reason, printable
 from holdfast_images.archive.members import Member, Members, decode
 from holdfast_images.errors import ImageRefused
@@ -53,96 +53,6 @@ _LENGTHS = {"sha256": 64, "sha512": 128}
 _DIGEST_IN_NAME = re.compile(r"(?:blobs/sha256/|sha256:)?([0-9a-f]{64})(?:\.json)?")
 
 
-Annotations = dict[str, str]
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
-# What is declared below and not looked at must be of its type all the same: other programs refuse it otherwise.
-
-
-class Platform(msgspec.Struct, frozen=True):
-    """What an image runs on."""
-
-    os: str = ""
-    architecture: str = ""
-    variant: str = ""
-
-
-class Descriptor(msgspec.Struct, frozen=True, rename="camel"):
-    """A blob, as a manifest or an index names it."""
-
-    media_type: str
-    digest: str
-    size: int
-    platform: Platform | None = None
-    urls: list[str] | None = None
-    annotations: Annotations | None = None
-
-
-class Layout(msgspec.Struct, frozen=True, rename="camel"):
-    """oci-layout."""
-
-    image_layout_version: str
-
-
-class Index(msgspec.Struct, frozen=True, rename="camel"):
-    """index.json, or an index among the blobs."""
-
-    schema_version: int
-    manifests: list[Descriptor]
-    media_type: str | None = None
-    annotations: Annotations | None = None
-    config: Any = None
-    layers: Any = None
-
-
-class ImageManifest(msgspec.Struct, frozen=True, rename="camel"):
-    """The manifest of one image."""
-
-    schema_version: int
-    config: Descriptor
-    layers: list[Descriptor]
-    media_type: str | None = None
-    annotations: Annotations | None = None
-    manifests: Any = None
-
-
-class RootFilesystem(msgspec.Struct, frozen=True):
-    """The layers, by what they are once decompressed."""
-
-    type: str
-    diff_ids: list[str]
-
-
-class Past(msgspec.Struct, frozen=True):
-    """How a layer came to be."""
-
-    created: Moment | None = None
-    created_by: str = ""
-    author: str = ""
-    comment: str = ""
-    empty_layer: bool = False
-
-
-class Configuration(msgspec.Struct, frozen=True):
-    """The part of an image's configuration that matters here."""
-
-    rootfs: RootFilesystem
-    architecture: str = ""
-    os: str = ""
-    variant: str = ""
-    created: Moment | None = None
-    author: str = ""
-    config: dict[str, Any] | None = None
-    history: list[Past] | None = None
-
-
-class SavedImage(msgspec.Struct, frozen=True, rename="pascal"):
-    """One image of docker-save's manifest.json."""
-
-    config: str
-    layers: list[str]
-    repo_tags: list[str] | None = None
-
-
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer's place in the archive. `content` is its digest once decompressed."""
 
@@ -175,12 +85,12 @@ def select_oci(members: Members, limits: Limits, architecture: str) -> Selected:
     if members.document("oci-layout", Layout).image_layout_version.split(".")[0] != "1":
         raise ImageRefused(Reason.BAD_MANIFEST, "the layout is of another version than 1")
     index = members.document("index.json", Index)
-    _expect_one_kind(index.config, index.layers)
+    _expect_one_kind(index.of_another_kind)
     _expect_same_type(index.media_type, _INDEXES)
     candidates = _candidates(members, index)
     descriptor = _choose(candidates, architecture)
     manifest = decode(_blob(members, descriptor), ImageManifest, descriptor.digest)
-    _expect_one_kind(manifest.manifests)
+    _expect_one_kind(manifest.of_another_kind)
     _expect_same_type(manifest.media_type, {descriptor.media_type})
     _expect(manifest.schema_version == 2, "the manifest is of another version than 2")
     _expect_media_type(manifest.config, _CONFIGURATIONS)
@@ -197,7 +107,7 @@ def select_docker(members: Members, limits: Limits, architecture: str) -> Select
     images = members.document("manifest.json", list[SavedImage])
     _expect(bool(images), "manifest.json names no image")
     if len(images) > 1:
-        tags = ", ".join(tag for image in images[:10] for tag in (image.repo_tags or ["<untagged>"])[:1])
+        tags = ", ".join(tag for image in images[:10] for tag in ((image.repo_tags or [])[:1] or ["<untagged>"]) if tag)
         raise ImageRefused(
             Reason.AMBIGUOUS_IMAGE,
             f"there are {len(images)} images in it: {_shown(tags)}",
@@ -225,7 +135,7 @@ def _candidates(members: Members, index: Index) -> list[Descriptor]:
             raise ImageRefused(Reason.BAD_MANIFEST, "there are too many indexes, or too many inside of each other")
         if descriptor.media_type in _INDEXES:
             inner = decode(_blob(members, descriptor), Index, descriptor.digest)
-            _expect_one_kind(inner.config, inner.layers)
+            _expect_one_kind(inner.of_another_kind)
             _expect_same_type(inner.media_type, {descriptor.media_type})
             waiting += [(each, depth + 1) for each in inner.manifests]
         elif descriptor.media_type in _MANIFESTS:
@@ -280,12 +190,17 @@ def _blob(members: Members, descriptor: Descriptor) -> bytes:
 
 def _verified(members: Members, descriptor: Descriptor) -> Member:
     """The blob, after its size and digest were found to be those told."""
-    member = members.find(_blob_name(descriptor.digest))
+    name = _blob_name(descriptor.digest)
+    algorithm = descriptor.digest.partition(":")[0]
+    if descriptor.data is not None:
+        # Some readers take this copy instead of the blob.
+        _compare(f"{algorithm}:{hashlib.new(algorithm, descriptor.data).hexdigest()}", descriptor.digest, "its data")
+    member = members.find(name)
     if member.size != descriptor.size:
         raise ImageRefused(
             Reason.DIGEST_MISMATCH, f"{descriptor.digest} has {member.size} bytes instead of {descriptor.size}"
         )
-    _compare(members.digest(member, descriptor.digest.partition(":")[0]), descriptor.digest, descriptor.digest)
+    _compare(members.digest(member, algorithm), descriptor.digest, descriptor.digest)
     return member
 
 
@@ -350,10 +265,10 @@ def _expect(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - an asser
         raise ImageRefused(Reason.BAD_MANIFEST, otherwise)
 
 
-def _expect_one_kind(*of_the_other: object) -> None:
-    """A document with the keys of a manifest and of an index is either, as its reader likes."""
-    if any(value is not None for value in of_the_other):
-        raise ImageRefused(Reason.AMBIGUOUS_IMAGE, "a document has the keys of a manifest and of an index")
+def _expect_one_kind(of_another: tuple[object, ...]) -> None:
+    """A document with the keys of two kinds (manifest, index, manifest of schema 1) is either, as its reader likes."""
+    if any(value is not None for value in of_another):
+        raise ImageRefused(Reason.AMBIGUOUS_IMAGE, "a document has the keys of two kinds of manifest or index")
 
 
 def _expect_same_type(said: str | None, named: set[str]) -> None:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from holdfast_images.archive.documents import (
+    Configuration,
+    Descriptor,
+    ImageManifest,
+    Index,
+    Layout,
+    Platform,
+    SavedImage,
+)
 from holdfast_images.archive.entry import EntryKind, is_member_name
-from holdfast_images.archive.manifests import Descriptor, Index, Layout, Platform, _choose
+from holdfast_images.archive.manifests import _choose
 from holdfast_images.archive.members import Member, Members, _link, decode
 from holdfast_images.errors import ImageRefused
 
@@ -126,3 +137,38 @@ def test_json_that_is_not_what_it_should_be_is_refused(text: bytes) -> None:
         decode(text, dict[str, int], "document")
     assert refused.value.code == "BAD_MANIFEST"
     assert str(refused.value).isprintable()
+
+
+BLOB = {"mediaType": "x", "digest": "sha256:0", "size": 1}
+MANIFEST = {"schemaVersion": 2, "config": BLOB, "layers": [BLOB]}
+CONFIGURATION = {"rootfs": {"type": "layers", "diff_ids": []}}
+
+
+@pytest.mark.parametrize(
+    "kind, document",
+    [
+        (ImageManifest, MANIFEST | {"config": BLOB | {"data": 1}}),
+        (ImageManifest, MANIFEST | {"config": BLOB | {"data": "?"}}),
+        (ImageManifest, MANIFEST | {"config": BLOB | {"artifactType": 1}}),
+        (ImageManifest, MANIFEST | {"config": BLOB | {"platform": {"os.features": "x"}}}),
+        (ImageManifest, MANIFEST | {"config": BLOB | {"size": 1 << 70}}),
+        (ImageManifest, MANIFEST | {"subject": []}),
+        (Index, {"schemaVersion": 2, "manifests": [], "subject": 1}),
+        (Configuration, CONFIGURATION | {"config": {"Env": "x"}}),
+        (Configuration, CONFIGURATION | {"config": {"ExposedPorts": []}}),
+        (Configuration, CONFIGURATION | {"config": {"Healthcheck": {"Retries": "1"}}}),
+        (Configuration, CONFIGURATION | {"history": [{"empty_layer": 1}]}),
+        (Configuration, CONFIGURATION | {"os.version": 1}),
+        (SavedImage, {"Config": "x", "Layers": [], "LayerSources": 1}),
+    ],
+)
+def test_a_known_field_of_another_type_is_refused(kind: type, document: dict[str, object]) -> None:
+    with pytest.raises(ImageRefused) as refused:
+        decode(json.dumps(document).encode(), kind, "it")
+    assert refused.value.code == "BAD_MANIFEST"
+
+
+def test_a_field_that_nobody_declares_is_ignored() -> None:
+    found = decode(json.dumps(MANIFEST | {"x": 1}).encode(), ImageManifest, "it")
+
+    assert found.schema_version == 2
