@@ -63,6 +63,18 @@ class Parts:
         }
         if rng.random() < 0.5:
             self.config |= {"created": "2023-11-14T22:13:20Z", "history": [{"created_by": "x"} for _ in layers]}
+        if rng.random() < 0.5:
+            self.config["config"] = {
+                "Env": ["A=b"],
+                "Cmd": ["x"],
+                "Entrypoint": None,
+                "Labels": {"a": "b"},
+                "User": "",
+                "Volumes": None,
+                "ExposedPorts": {"80/tcp": {}},
+                "StopSignal": "SIGTERM",
+                "WorkingDir": "/",
+            }
         self.odd = rng.random() < 0.5
         """Whether some document gets an oddity."""
         self.left = rng.choice((1, 1, 1, 2))
@@ -75,9 +87,8 @@ class Parts:
             document = json.loads(json.dumps(document))
             for _ in range(rng.choice((1, 1, 2))):
                 rng.choice(ODDITIES)(rng, document)
-                document = json.loads(
-                    json.dumps(document)
-                )  # what was drawn must not become part of itself, or of VALUES
+                # What was drawn must not become part of itself, or of VALUES.
+                document = json.loads(json.dumps(document))
             text = _written(rng, document)
             return rng.choice(WRITTEN_ODDLY)(rng, text) if rng.random() < 0.2 else text
         return json.dumps(document, indent=rng.choice((None, 1))).encode()

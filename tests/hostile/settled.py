@@ -93,6 +93,7 @@ _UNKNOWN_TO_UMOCI = (
     "unknown typeflag '\\x67'",  # a global header, which changes nothing
     "more than one image in oci, choose an image",  # skopeo, of one image that has two names
     "application/vnd.docker.image.rootfs.diff.tar",  # a layer of docker's type, in a manifest of OCI
+    ": application/vnd.docker.container.image.v1+json",  # the same for a configuration; skopeo takes it
 )
 
 

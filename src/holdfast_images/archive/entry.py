@@ -116,6 +116,7 @@ class Reason(StrEnum):
     BAD_OWNER = "BAD_OWNER", "An owner or group is not a number that a file system can keep."
     XATTR_STRIPPED = "XATTR_STRIPPED", "An extended attribute or access control list is not carried over."
     BAD_XATTR = "BAD_XATTR", "An extended attribute is malformed, or given twice with two values."
+    EMPTY_XATTR = "EMPTY_XATTR", "An extended attribute has no value: some readers leave it out."
     TOO_MANY_XATTRS = "TOO_MANY_XATTRS", "An entry has too many extended attributes."
     XATTR_TOO_LARGE = "XATTR_TOO_LARGE", "An extended attribute is too large."
     TIME_CLAMPED = "TIME_CLAMPED", "A time of modification is beyond what a file system can keep."

@@ -97,6 +97,9 @@ def judged_xattrs(
                 kept.append((name, value))
         elif _is_portable(name) and entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}:
             kept.append((name, value))
+            if not value:
+                # A pax record without a value takes back what was said before: to programs in Go there is nothing.
+                remarks.append(by_policy(policy, Reason.EMPTY_XATTR, f"{shown} has no value", instead="kept"))
         elif _is_portable(name) and entry.kind is EntryKind.SYMLINK:
             # Linux has no such thing, and who tries to set it fails.
             detail = f"a symbolic link cannot have {shown}"

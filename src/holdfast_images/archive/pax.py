@@ -29,6 +29,8 @@ _IGNORED = frozenset(
     (b"uname gname comment charset LIBARCHIVE.symlinktype SCHILY.dev SCHILY.ino SCHILY.nlink SCHILY.fflags").split()
 )
 """Known to say nothing about what is extracted."""
+_NAMES = frozenset((b"path", b"linkpath", b"uname", b"gname"))
+"""With a NUL in one of them, used or not, an archive ends for programs in Go."""
 _OTHER_TIMES = frozenset((b"atime", b"ctime", b"LIBARCHIVE.creationtime"))
 """Not kept, but to some readers a time that is none is the end of it."""
 _CHARSETS = frozenset((b"ISO-IR 10646 2000 UTF-8", b"BINARY"))
@@ -97,6 +99,8 @@ def parsed(body: bytes) -> list[tuple[bytes, bytes]]:
             raise _bad(f"a record has no keyword: {body[at : at + 40]!r}")
         if keyword in seen and keyword not in _REPEATED:
             raise _bad(f"the keyword {keyword[:80]!r} is given twice")
+        if keyword in _NAMES and b"\0" in value:
+            raise ImageRefused(Reason.NUL_IN_NAME, f"a pax header gives the {keyword.decode()} {value[:80]!r}")
         seen.add(keyword)
         found.append((keyword, value))
         at = end
@@ -175,6 +179,8 @@ def simple_extension(body: bytes) -> SimpleExtension | None:
         if len(line) >= _SHORT or length != _LENGTHS[len(line)] or not equals or keyword in seen:
             return None  # a newline inside a value, a long one, or a fault: told by the thorough way
         seen.append(keyword)
+        if b"\0" in value:
+            return None
         if keyword == b"mtime" or keyword in _OTHER_TIMES:
             seconds, _, fraction = value.partition(b".")
             digits = seconds + fraction
@@ -183,7 +189,7 @@ def simple_extension(body: bytes) -> SimpleExtension | None:
             if keyword == b"mtime":
                 mtime_ns = int(digits) * _TENTHS[len(fraction)]
         elif keyword == b"path":
-            if not value or b"\0" in value:
+            if not value:
                 return None
             path = value
         elif keyword not in _IGNORED:
@@ -227,8 +233,6 @@ def _add_xattr(xattrs: dict[bytes, bytes], keyword: bytes, value: bytes) -> byte
 def _name(value: bytes) -> bytes:
     if not value:
         raise ImageRefused(Reason.EMPTY_NAME, "a pax header gives an empty name")
-    if b"\0" in value:
-        raise ImageRefused(Reason.NUL_IN_NAME, f"a pax header gives the name {value[:80]!r}")
     return value
 
 

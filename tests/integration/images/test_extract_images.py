@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -205,6 +206,27 @@ def with_digest(value: str) -> Callable[[OciParts], None]:
     return change
 
 
+def with_history(field: str) -> Callable[[OciParts], None]:
+    def change(parts: OciParts) -> None:
+        parts.manifest[field] = []
+
+    return change
+
+
+def index_with_history(parts: OciParts) -> None:
+    found = parts.add(json.dumps(parts.manifest).encode())
+    parts.index = {"schemaVersion": 2, "manifests": [found], "history": []}
+
+
+def with_copy(copied: bytes) -> Callable[[OciParts], None]:
+    """A descriptor may have a copy of what it names."""
+
+    def change(parts: OciParts) -> None:
+        parts.manifest["config"]["data"] = base64.b64encode(copied).decode()
+
+    return change
+
+
 BAD_OCI: dict[str, tuple[str, Callable[[OciParts], None]]] = {
     "a layer is not what its digest says": ("DIGEST_MISMATCH", spoil_blob(0)),
     "the configuration is not what its digest says": ("DIGEST_MISMATCH", spoil_blob(2)),
@@ -246,6 +268,11 @@ BAD_OCI: dict[str, tuple[str, Callable[[OciParts], None]]] = {
     "a history that is none": ("BAD_MANIFEST", with_config(history=[{"created_by": 5}])),
     "a time without a zone": ("BAD_MANIFEST", with_config(created="2023-11-14T22:13:20")),
     "no layers": ("BAD_MANIFEST", lambda parts: parts.manifest.update(layers=[])),
+    "a history as in manifests of schema 1": ("AMBIGUOUS_IMAGE", with_history("history")),
+    "layers as in manifests of schema 1": ("AMBIGUOUS_IMAGE", with_history("fsLayers")),
+    "an index with a history": ("AMBIGUOUS_IMAGE", index_with_history),
+    "a copy of the configuration is another one": ("DIGEST_MISMATCH", with_copy(configuration([LOWER]))),
+    "a command is a text": ("BAD_MANIFEST", with_config(config={"Cmd": "sh"})),
 }
 
 
@@ -254,6 +281,23 @@ def test_an_oci_layout_is_refused_if(target: Path, what: str) -> None:
     code, change = BAD_OCI[what]
 
     assert refused(spoiled(change), target) == code
+
+
+def test_a_descriptor_may_have_a_copy_of_its_blob(target: Path) -> None:
+    content = spoiled(with_copy(configuration([LOWER, UPPER])))
+
+    assert inspected_by_child(content, target).acceptable
+
+
+@pytest.mark.parametrize("field", ["Cmd", "Entrypoint", "Shell"])
+def test_docker_may_write_a_command_as_a_text(target: Path, field: str) -> None:
+    parts = OciParts(LOWER, UPPER)
+    with_config(config={field: "/bin/sh"})(parts)
+    parts.manifest["config"]["mediaType"] = "application/vnd.docker.container.image.v1+json"
+    saved = docker_saved(LOWER, UPPER, settings={"config": {field: "/bin/sh"}})
+
+    assert inspected_by_child(parts.build(), target).acceptable
+    assert inspected_by_child(saved, target).acceptable
 
 
 def test_a_layer_that_does_not_decompress_to_what_the_configuration_says_is_found_by_inspecting(target: Path) -> None:

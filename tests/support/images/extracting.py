@@ -192,9 +192,9 @@ def oci(*layers: bytes, compression: Compression = "gzip") -> bytes:
     return OciParts(*layers, compression=compression).build()
 
 
-def docker_saved(*layers: bytes, style: str = "old", **changes: Any) -> bytes:
+def docker_saved(*layers: bytes, style: str = "old", settings: dict[str, Any] | None = None, **changes: Any) -> bytes:
     """As docker save writes it: "old" with a directory per layer, "new" with blobs."""
-    config = configuration(list(layers))
+    config = configuration(list(layers), **(settings or {}))
     members: dict[bytes, bytes] = {}
     names = []
     for number, layer in enumerate(layers):

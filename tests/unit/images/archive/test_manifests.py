@@ -168,6 +168,26 @@ def test_a_known_field_of_another_type_is_refused(kind: type, document: dict[str
     assert refused.value.code == "BAD_MANIFEST"
 
 
+PAST = {"created": None, "created_by": None, "author": None, "comment": None, "empty_layer": None}
+SETTINGS = {"Cmd": "sh", "Entrypoint": "/init", "Shell": "/bin/sh", "Env": None, "Labels": None, "Volumes": None}
+
+
+@pytest.mark.parametrize(
+    "kind, document",
+    [
+        (Configuration, CONFIGURATION | {"variant": None, "author": None, "created": None, "history": [PAST]}),
+        (Configuration, CONFIGURATION | {"history": None, "config": None, "os.version": None, "os.features": None}),
+        (Configuration, CONFIGURATION | {"config": SETTINGS, "container_config": SETTINGS}),
+        (ImageManifest, MANIFEST | {"annotations": None, "subject": None, "config": BLOB | {"urls": None}}),
+        (ImageManifest, MANIFEST | {"layers": [BLOB | {"annotations": None, "data": None, "platform": None}]}),
+        (Index, {"schemaVersion": 2, "manifests": [BLOB | {"platform": {"variant": None}}], "annotations": None}),
+        (SavedImage, {"Config": "x", "Layers": [], "RepoTags": None, "Parent": None, "LayerSources": None}),
+    ],
+)
+def test_what_other_writers_leave_empty_is_taken(kind: type, document: dict[str, object]) -> None:
+    assert isinstance(decode(json.dumps(document).encode(), kind, "it"), kind)
+
+
 def test_a_field_that_nobody_declares_is_ignored() -> None:
     found = decode(json.dumps(MANIFEST | {"x": 1}).encode(), ImageManifest, "it")
 

@@ -83,9 +83,16 @@ def test_numbers_are_plain_digits(keyword: bytes, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("keyword", [b"path", b"linkpath"])
-def test_names_are_neither_empty_nor_have_a_nul(keyword: bytes) -> None:
+def test_names_are_not_empty(keyword: bytes) -> None:
     assert refused(record(keyword, b"")) == Reason.EMPTY_NAME
-    assert refused(record(keyword, b"a\0b")) == Reason.NUL_IN_NAME
+
+
+@pytest.mark.parametrize("keyword", [b"path", b"linkpath", b"uname", b"gname"])
+def test_no_name_has_a_nul_whether_it_is_used_or_not(keyword: bytes) -> None:
+    assert refused(record(keyword, b"a\0")) == Reason.NUL_IN_NAME
+    assert simple_extension(record(keyword, b"a\0")) is None
+    with pytest.raises(ImageRefused):
+        check_global(record(keyword, b"a\0"))
 
 
 def test_attributes_of_libarchive_are_decoded() -> None:
