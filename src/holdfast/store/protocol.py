@@ -21,6 +21,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.states import JobState
 from holdfast.store.commands import Changes, Claim, Held, NewJob, Recovered, Submitted, Write
+from holdfast.store.listing import JobFilter
 
 
 class Listener(Protocol):
@@ -265,6 +266,16 @@ class Store(Protocol):
         """Jobs, newest first, as they were at one moment: of several states, none is missed on its way between them."""
         ...
 
+    def list_jobs(
+        self, wanted: JobFilter, *, beyond: str | None = None, limit: int, newest_first: bool = True
+    ) -> list[JobRecord]:
+        """So many of the jobs that are wanted, in the order of their ids, from the first `beyond` an id on."""
+        ...
+
+    def count_jobs(self, wanted: JobFilter, *, most: int) -> int:
+        """How many jobs that is, counted up to `most`."""
+        ...
+
     def request(self, job_id: str) -> str:
         """The encoded request of a job."""
         ...
@@ -275,6 +286,14 @@ class Store(Protocol):
 
     def steps(self, job_id: str) -> list[StepRecord]:
         """The finished steps of a job, in order."""
+        ...
+
+    def executions_of(self, job_ids: Sequence[str]) -> dict[str, list[ExecutionRecord]]:
+        """All attempts at these jobs, by job, oldest first; a job without any is not among them."""
+        ...
+
+    def steps_of(self, job_ids: Sequence[str]) -> dict[str, list[StepRecord]]:
+        """The finished steps of these jobs, by job, in order; without their responses."""
         ...
 
     # The journal of one job, in order; or that of all, by job and sequence, which need not fit into memory.
@@ -326,6 +345,10 @@ class Store(Protocol):
 
     def flows_of(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """The flow of each of these jobs that is there."""
+        ...
+
+    def unfinished_by_definition(self, flow: str, *, most: int) -> dict[str, int]:
+        """Fingerprint → number of unfinished jobs of a flow that are pinned to it; `most` of them are looked at."""
         ...
 
     def unsettled_counts(self) -> Mapping[tuple[str, str], int]:

@@ -22,7 +22,7 @@ from holdfast.core.records import (
 from holdfast.core.states import JobState
 from holdfast.core.values import ulid_bounds
 from holdfast.errors import BadInput, JobNotFoundError, StoreUnavailable
-from holdfast.store import commit, facts, integrity, lease, submit
+from holdfast.store import commit, facts, integrity, lease, listing, submit
 from holdfast.store.commands import Changes, NewJob, Submitted, Write
 from holdfast.store.commit import is_durable
 from holdfast.store.commit_step import EffectEndedTransaction
@@ -151,6 +151,18 @@ class SqlStore(OperatorVerbs):
         with self.reading() as session:
             return shown(JobRecord, session.select_jobs(given, states, limit))
 
+    def list_jobs(
+        self, wanted: listing.JobFilter, *, beyond: str | None = None, limit: int, newest_first: bool = True
+    ) -> list[JobRecord]:
+        with self.reading() as session:
+            return shown(
+                JobRecord, listing.select(session, wanted, beyond=beyond, limit=limit, newest_first=newest_first)
+            )
+
+    def count_jobs(self, wanted: listing.JobFilter, *, most: int) -> int:
+        with self.reading() as session:
+            return listing.count(session, wanted, most=most)
+
     def request(self, job_id: str) -> str:
         with self.reading() as session:
             request: str | None = session.first("request", job_id=job_id)
@@ -165,6 +177,20 @@ class SqlStore(OperatorVerbs):
     def steps(self, job_id: str) -> list[StepRecord]:
         with self.reading() as session:
             return shown(StepRecord, session.run("steps", job_id=job_id))
+
+    def executions_of(self, job_ids: Sequence[str]) -> dict[str, list[ExecutionRecord]]:
+        found: dict[str, list[ExecutionRecord]] = {}
+        with self.reading() as session:
+            for one in shown(ExecutionRecord, session.run("executions_of", batch=to_json(job_ids))):
+                found.setdefault(one.job_id, []).append(one)
+        return found
+
+    def steps_of(self, job_ids: Sequence[str]) -> dict[str, list[StepRecord]]:
+        found: dict[str, list[StepRecord]] = {}
+        with self.reading() as session:
+            for one in shown(StepRecord, session.run("steps_of", batch=to_json(job_ids))):
+                found.setdefault(one.job_id, []).append(one)
+        return found
 
     @overload
     def journal(self, job_id: str) -> list[JournalEntry]: ...
@@ -240,6 +266,10 @@ class SqlStore(OperatorVerbs):
     def flows_of(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         with self.reading() as session:
             return dict(session.run("flows_of", batch=to_json(job_ids)).fetchall())
+
+    def unfinished_by_definition(self, flow: str, *, most: int) -> dict[str, int]:
+        with self.reading() as session:
+            return dict(session.run("unfinished_by_definition", flow=flow, most=most).fetchall())
 
     def unsettled_counts(self) -> Mapping[tuple[str, str], int]:
         with self.reading() as session:

@@ -377,6 +377,15 @@ SELECT * FROM executions WHERE job_id = :job_id ORDER BY attempt;
 -- The finished steps of a job.
 SELECT * FROM steps WHERE job_id = :job_id ORDER BY position;
 
+-- name: executions_of
+-- All attempts of these jobs.
+SELECT * FROM executions WHERE job_id {in_batch} ORDER BY job_id, attempt;
+
+-- name: steps_of
+-- The finished steps of these jobs, for their times; responses may be large, and nobody reads them here.
+SELECT job_id, position, step, exec_id, tries, started_at, finished_at, '' AS response FROM steps
+WHERE job_id {in_batch} ORDER BY job_id, position;
+
 -- name: journal_of
 -- The journal of one job.
 SELECT * FROM journal WHERE job_id = :job_id ORDER BY seq;
@@ -435,6 +444,13 @@ SELECT fingerprint, definition FROM definitions;
 -- name: flows_of
 -- Which flows these jobs are of.
 SELECT job_id, flow FROM jobs WHERE job_id {in_batch};
+
+-- name: unfinished_by_definition
+-- Which definitions the unfinished jobs of a flow are pinned to; not more of them than one wants to wait for.
+SELECT f.fingerprint, count(*) FROM (
+    SELECT j.fingerprint FROM jobs AS j
+    WHERE j.state IN ('pending', 'running') AND j.state <> 'succeeded' AND j.flow = :flow LIMIT :most
+) AS f GROUP BY f.fingerprint;
 
 -- name: unsettled_counts
 -- Jobs by flow and state, but for those that succeeded, which only ever grow in number: an index has all of it.

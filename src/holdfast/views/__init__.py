@@ -1,0 +1,41 @@
+"""What is to be seen of a store: the one reader of the page, the API and the terminal."""
+
+from holdfast.store.listing import JobFilter
+from holdfast.views.records import (
+    BoundedCount,
+    Edge,
+    ExecutionView,
+    FlowView,
+    JobPage,
+    JobRow,
+    JobView,
+    OlderDefinition,
+    Overview,
+    QueueView,
+    StepStatistics,
+    StepView,
+    WaysOut,
+    WorkerView,
+)
+from holdfast.views.views import COUNT_CAP, PAGE_LIMIT, Views
+
+__all__ = [
+    "COUNT_CAP",
+    "PAGE_LIMIT",
+    "BoundedCount",
+    "Edge",
+    "ExecutionView",
+    "FlowView",
+    "JobFilter",
+    "JobPage",
+    "JobRow",
+    "JobView",
+    "OlderDefinition",
+    "Overview",
+    "QueueView",
+    "StepStatistics",
+    "StepView",
+    "Views",
+    "WaysOut",
+    "WorkerView",
+]

@@ -1,0 +1,163 @@
+"""What is shown, as data: frozen, ready for JSON; times are milliseconds since 1970, as in the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.explain import Explanation
+from holdfast.core.facts import Finding
+from holdfast.core.progress import CurrentStep
+from holdfast.core.records import (
+    Backlog,
+    Child,
+    ErrorRecord,
+    ExecutionRecord,
+    JobRecord,
+    QueueRecord,
+    StepRecord,
+    WorkerRecord,
+)
+
+
+class JobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as a list shows it."""
+
+    job: JobRecord
+    step: str | None = None
+    tries: int = 0
+    progress: dict[str, Any] | None = None
+    worker: str | None = None
+    error: ErrorRecord | None = None
+    """The error of its latest execution."""
+    explanation: str = ""
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a list, newest first; the cursors are opaque."""
+
+    rows: list[JobRow]
+    next: str | None = None
+    previous: str | None = None
+
+
+class BoundedCount(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of jobs; if `capped`, there are more than that."""
+
+    count: int
+    capped: bool = False
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a flow."""
+
+    name: str
+    kind: str
+    """step, commit or cleanup"""
+
+
+class StepStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How a step is doing: what runs now, and the jobs of the last hour."""
+
+    step: str
+    running: int = 0
+    done_last_minute: int = 0
+    done_last_hour: int = 0
+    failed_last_hour: int = 0
+    retrying: int = 0
+    p50_ms: int | None = None
+    p95_ms: int | None = None
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs went from a step to the next one in the last hour."""
+
+    source: str
+    target: str
+    count: int = 0
+
+
+class WaysOut(msgspec.Struct, frozen=True, kw_only=True):
+    """How jobs ended in the last hour."""
+
+    succeeded: int = 0
+    failed: int = 0
+    quarantined: int = 0
+
+
+class OlderDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A definition that unfinished jobs are still pinned to."""
+
+    fingerprint: str
+    version: str
+    steps: tuple[str, ...]
+    jobs: BoundedCount
+
+
+class FlowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow as a machine: its nodes, its edges, and what has gone through them."""
+
+    name: str
+    version: str
+    fingerprint: str
+    steps: list[StepView]
+    statistics: list[StepStatistics]
+    edges: list[Edge]
+    ways_out: WaysOut
+    older: list[OlderDefinition]
+    sampled: bool = False
+    """Were there more jobs in the last hour than are looked at?"""
+
+
+class ExecutionView(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt at a job, and the steps that it has finished."""
+
+    execution: ExecutionRecord
+    steps: list[StepRecord]
+    error: ErrorRecord | None = None
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """All of one job."""
+
+    job: JobRecord
+    request: str
+    explanation: Explanation
+    executions: list[ExecutionView]
+    current: CurrentStep | None
+    children: list[Child]
+    parent: JobRecord | None
+    head: str
+    """The hash of the last entry of its journal: it changes with the job."""
+    entries: int
+    steps: list[StepRecord]
+    """The finished steps, with the response after each."""
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue, and what waits in it."""
+
+    queue: QueueRecord
+    backlog: Backlog
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker, and what it holds."""
+
+    worker: WorkerRecord
+    live: bool
+    leases: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The house."""
+
+    queues: list[QueueView]
+    workers: list[WorkerView]
+    counts: dict[str, BoundedCount]
+    """By state."""
+    findings: list[Finding]
+    """What the check at open has found."""
+    throughput: list[int]
+    """Ended jobs in each minute of the last hour, oldest first; of the newest jobs that were submitted in it."""

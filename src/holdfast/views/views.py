@@ -1,0 +1,282 @@
+"""What a page, an API and a terminal show of a store: lists, one job, flows with figures, the house.
+
+Whatever is asked, the cost is bounded: pages go by key, counts stop early, and figures are of the newest jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.client import Client
+from holdfast.core.explain import ExplainFacts, explain
+from holdfast.core.flow import Definition, Flow
+from holdfast.core.progress import CLEANUP, CurrentStep
+from holdfast.core.records import Backlog, ExecutionRecord, JobRecord, JournalEntry, QueueRecord, error_of
+from holdfast.core.states import LIVE_STATUSES, JobState
+from holdfast.core.values import checked_job_id
+from holdfast.errors import BadInput, InvalidKeyError, JobNotFoundError, UnknownFlowError
+from holdfast.store.listing import JobFilter
+from holdfast.store.liveness import is_dead, is_live
+from holdfast.views.figures import HOUR, MINUTE, StepFigures, add_ends, add_steps, ended_badly, nodes_of
+from holdfast.views.records import (
+    BoundedCount,
+    Edge,
+    ExecutionView,
+    FlowView,
+    JobPage,
+    JobRow,
+    JobView,
+    OlderDefinition,
+    Overview,
+    QueueView,
+    WaysOut,
+    WorkerView,
+)
+
+COUNT_CAP = 10_000
+"""Nothing is counted further than to here."""
+PAGE_LIMIT = 500
+SAMPLE = 2_000
+"""Of the jobs submitted in the last hour, the newest so many are what statistics are made of."""
+
+
+class _House(NamedTuple):
+    """What the explanations of many jobs have in common."""
+
+    queues: dict[str, QueueRecord]
+    under_way: list[ExecutionRecord]
+    live_flows: frozenset[str]
+    now: int
+
+
+class Views:
+    """What is to be seen of the store of a client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._store = client.store
+
+    # --- the list ---
+
+    def jobs(self, wanted: JobFilter | None = None, cursor: str | None = None, limit: int = 50) -> JobPage:
+        """A page of the jobs that are wanted, newest first, from the beginning or from a cursor on."""
+        if not 1 <= limit <= PAGE_LIMIT:
+            raise BadInput(f"a page cannot have {limit} jobs", hint=f"from 1 to {PAGE_LIMIT}")
+        wanted = wanted or JobFilter()
+        backwards, beyond = _position_in(cursor)
+        found = self._store.list_jobs(wanted, beyond=beyond, limit=limit + 1, newest_first=not backwards)
+        more, jobs = len(found) > limit, found[:limit]
+        if backwards:
+            jobs.reverse()
+        before = more if backwards else beyond is not None
+        behind = beyond is not None if backwards else more
+        return JobPage(
+            rows=self._rows(jobs),
+            previous=f"b{jobs[0].job_id}" if before and jobs else None,
+            next=f"f{jobs[-1].job_id}" if behind and jobs else None,
+        )
+
+    def count(self, wanted: JobFilter | None = None) -> BoundedCount:
+        """How many jobs that is, as far as it is counted."""
+        found = self._store.count_jobs(wanted or JobFilter(), most=COUNT_CAP + 1)
+        return BoundedCount(count=min(found, COUNT_CAP), capped=found > COUNT_CAP)
+
+    def _rows(self, jobs: Sequence[JobRecord]) -> list[JobRow]:
+        current = {one.job_id: one for one in self._store.running([job.job_id for job in jobs])}
+        executions = self._store.executions_of([job.job_id for job in jobs])
+        house = self._house(with_queues=any(job.state is JobState.PENDING for job in jobs))
+        return [self._row(job, current.get(job.job_id), executions.get(job.job_id, ()), house) for job in jobs]
+
+    def _row(
+        self, job: JobRecord, current: CurrentStep | None, executions: Sequence[ExecutionRecord], house: _House
+    ) -> JobRow:
+        waits_for = job.waits_for or job.run_after
+        facts = ExplainFacts(
+            job=job,
+            executions=tuple(executions),
+            predecessor=self._job_or_none(waits_for) if job.state is JobState.PENDING else None,
+            queue=house.queues.get(job.queue),
+            queue_holders=tuple(e for e in house.under_way if e.queue == job.queue and e.status in LIVE_STATUSES),
+            live_flows=house.live_flows,
+            current=current,
+            owner_is_gone=current is not None and is_dead(current.worker, one_machine=self._store.one_machine),
+            now=house.now,
+        )
+        return JobRow(
+            job=job,
+            step=current.step if current else None,
+            tries=current.tries if current else 0,
+            progress=current.progress if current else None,
+            worker=current.worker if current else None,
+            error=error_of(executions[-1]) if executions and job.state is not JobState.SUCCEEDED else None,
+            explanation=explain(facts).sentence,
+        )
+
+    def _house(self, *, with_queues: bool) -> _House:
+        return _House(
+            queues={queue.name: queue for queue in self._store.queues()} if with_queues else {},
+            under_way=self._store.under_way() if with_queues else [],
+            live_flows=frozenset(name for worker in self._client.live_workers() for name in worker.flows),
+            now=self._store.now(),
+        )
+
+    # --- one job ---
+
+    def job(self, job_id: str) -> JobView:
+        """All of one job; JobNotFoundError if there is none."""
+        job = self._store.job(job_id)
+        steps = self._store.steps(job_id)
+        journal = self._store.journal(job_id)
+        executions = [
+            ExecutionView(
+                execution=one, steps=[step for step in steps if step.exec_id == one.exec_id], error=error_of(one)
+            )
+            for one in self._store.executions(job_id)
+        ]
+        return JobView(
+            job=job,
+            request=self._store.request(job_id),
+            explanation=self._client.explain(job_id),
+            executions=executions,
+            current=next(iter(self._store.running([job_id])), None),
+            children=self._store.children(job_id),
+            parent=self._job_or_none(job.parent),
+            head=journal[-1].hash if journal else "",
+            entries=len(journal),
+            steps=steps,
+        )
+
+    def journal(self, job_id: str) -> list[JournalEntry]:
+        """The journal of one job, with its hashes."""
+        return self._client.journal(job_id)
+
+    def _job_or_none(self, job_id: str | None) -> JobRecord | None:
+        try:
+            return self._store.job(job_id) if job_id else None
+        except JobNotFoundError:
+            return None  # retention has removed it
+
+    # --- flows ---
+
+    def flows(self) -> list[FlowView]:
+        """Every flow that is known here."""
+        return [self.flow(name) for name in sorted(self._client.flows)]
+
+    def flow(self, name: str) -> FlowView:
+        """One flow as a machine, with the figures of the last hour; UnknownFlowError if it is not known here."""
+        flow = self._client.flows.get(name)
+        if flow is None:
+            known = ", ".join(sorted(self._client.flows)) or "none"
+            raise UnknownFlowError(f"flow {name!r} is not registered", hint=f"registered here: {known}")
+        now = self._store.now()
+        recent = self._store.list_jobs(JobFilter(flow=name, newer_than=now - HOUR), limit=SAMPLE)
+        steps = {step: StepFigures() for step in (*flow.definition.steps, CLEANUP)}
+        edges: Counter[tuple[str, str]] = Counter()
+        for rows in self._store.steps_of([job.job_id for job in recent]).values():
+            add_steps(steps, edges, rows, now)
+        add_ends(steps, flow, recent, self._store.executions_of(ended_badly(recent)))
+        running = self._store.list_jobs(JobFilter(flow=name, states=(JobState.RUNNING,)), limit=SAMPLE)
+        for current in self._store.running([job.job_id for job in running]):
+            if current.step in steps:
+                steps[current.step].running += 1
+                steps[current.step].retrying += current.tries > 0
+        ends = Counter(job.state for job in recent)
+        return FlowView(
+            name=name,
+            version=flow.version,
+            fingerprint=flow.fingerprint,
+            steps=nodes_of(flow),
+            statistics=[figures.summed(step) for step, figures in steps.items() if step != CLEANUP or flow.cleanup],
+            edges=[
+                Edge(source=one, target=other, count=edges[one, other])
+                for one, other in pairwise(flow.definition.steps)
+            ],
+            ways_out=WaysOut(
+                succeeded=ends[JobState.SUCCEEDED],
+                failed=ends[JobState.FAILED],
+                quarantined=ends[JobState.QUARANTINED],
+            ),
+            older=self._older(flow),
+            sampled=len(recent) == SAMPLE,
+        )
+
+    def _older(self, flow: Flow[Any, Any]) -> list[OlderDefinition]:
+        found = []
+        pinned = self._store.unfinished_by_definition(flow.name, most=COUNT_CAP + 1)
+        definitions = self._store.definitions() if pinned.keys() - {flow.fingerprint} else {}
+        for fingerprint, jobs in pinned.items():
+            if fingerprint == flow.fingerprint:
+                continue
+            definition = _definition(definitions.get(fingerprint))
+            found.append(
+                OlderDefinition(
+                    fingerprint=fingerprint,
+                    version=definition.version if definition else "?",
+                    steps=definition.steps if definition else (),
+                    jobs=BoundedCount(count=min(jobs, COUNT_CAP), capped=sum(pinned.values()) > COUNT_CAP),
+                )
+            )
+        return found
+
+    # --- the house ---
+
+    def queues(self) -> list[QueueView]:
+        """Every queue."""
+        backlog = {one.queue: one for one in self._store.backlog()}
+        return [
+            QueueView(queue=queue, backlog=backlog.get(queue.name, Backlog(queue=queue.name)))
+            for queue in self._store.queues()
+        ]
+
+    def workers(self) -> list[WorkerView]:
+        """Every worker that has announced itself."""
+        now, one_machine = self._store.now(), self._store.one_machine
+        leases = Counter(one.lease_owner for one in self._store.under_way())
+        return [
+            WorkerView(
+                worker=worker, live=is_live(worker, now=now, one_machine=one_machine), leases=leases[worker.worker_id]
+            )
+            for worker in self._store.workers()
+        ]
+
+    def overview(self) -> Overview:
+        """Everything at once, of bounded cost."""
+        now = self._store.now()
+        recent = self._store.list_jobs(JobFilter(newer_than=now - HOUR), limit=SAMPLE)
+        throughput = [0] * 60
+        for job in recent:
+            ago = (now - job.updated_at) // MINUTE
+            if job.state not in (JobState.PENDING, JobState.RUNNING) and 0 <= ago < 60:
+                throughput[59 - ago] += 1
+        return Overview(
+            queues=self.queues(),
+            workers=self.workers(),
+            counts={state.value: self.count(JobFilter(states=(state,))) for state in JobState},
+            findings=list(getattr(self._client, "findings", ())),
+            throughput=throughput,
+        )
+
+
+def _definition(text: str | None) -> Definition | None:
+    try:
+        return msgspec.json.decode(text, type=Definition) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _position_in(cursor: str | None) -> tuple[bool, str | None]:
+    """Does the cursor go backwards, and behind which job does the page begin?"""
+    if not cursor:
+        return False, None
+    refusal = BadInput("this cursor was not given out with a page", hint="begin again without one")
+    if cursor[0] not in "fb":
+        raise refusal
+    try:
+        return cursor[0] == "b", checked_job_id(cursor[1:])
+    except InvalidKeyError:
+        raise refusal from None
