@@ -20,6 +20,7 @@ from holdfast.errors import (
     BadInput,
     InvalidStateTransitionError,
     JobFailed,
+    JobMovedOnError,
     JobNotFoundError,
     ReasonRequiredError,
     UnknownFlowError,
@@ -180,7 +181,8 @@ class Client:
             raise JobFailed(job_id, result.state, result.reason, result.error)
         return flow.response_codec.decode(result.response or "null")
 
-    # --- steering: asked for again, each gives the same answer and changes nothing ---
+    # --- steering: asked for again, each gives the same answer and changes nothing. With `expected_head`, the hash that
+    # the job's journal ended with when somebody looked, one that has moved on is left alone: JobMovedOnError ---
 
     def cancel(
         self,
@@ -188,6 +190,7 @@ class Client:
         *,
         reason: str,
         children: bool = True,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
         dry_run: bool = False,
     ) -> JobState:
@@ -201,24 +204,44 @@ class Client:
             reason=given(reason),
             children=children,
             seen=self.store.job(job_id).state,
+            expected_head=expected_head,
             metadata=_checked(metadata),
             dry_run=dry_run,
         )
 
     def retry(
-        self, job_id: str, *, reason: str, metadata: Mapping[str, Any] = NO_METADATA, dry_run: bool = False
+        self,
+        job_id: str,
+        *,
+        reason: str,
+        expected_head: str | None = None,
+        metadata: Mapping[str, Any] = NO_METADATA,
+        dry_run: bool = False,
     ) -> JobState:
         """Try a failed job again; returns the state it is in now."""
-        return self._retry(job_id, JobState.FAILED, reason, metadata, dry_run=dry_run)
+        return self._retry(job_id, JobState.FAILED, reason, expected_head, metadata, dry_run=dry_run)
 
     def release(
-        self, job_id: str, *, reason: str, metadata: Mapping[str, Any] = NO_METADATA, dry_run: bool = False
+        self,
+        job_id: str,
+        *,
+        reason: str,
+        expected_head: str | None = None,
+        metadata: Mapping[str, Any] = NO_METADATA,
+        dry_run: bool = False,
     ) -> JobState:
         """Let a quarantined job go on; returns the state it is in now."""
-        return self._retry(job_id, JobState.QUARANTINED, reason, metadata, dry_run=dry_run)
+        return self._retry(job_id, JobState.QUARANTINED, reason, expected_head, metadata, dry_run=dry_run)
 
     def _retry(
-        self, job_id: str, from_state: JobState, reason: str, metadata: Mapping[str, Any], *, dry_run: bool
+        self,
+        job_id: str,
+        from_state: JobState,
+        reason: str,
+        expected_head: str | None,
+        metadata: Mapping[str, Any],
+        *,
+        dry_run: bool,
     ) -> JobState:
         return self.store.retry(
             job_id,
@@ -226,6 +249,7 @@ class Client:
             reason=given(reason),
             from_state=from_state,
             seen=self.store.job(job_id).state,
+            expected_head=expected_head,
             metadata=_checked(metadata),
             dry_run=dry_run,
         )
@@ -239,6 +263,7 @@ class Client:
         not_before: int | datetime | None = None,
         priority: int | None = None,
         queue: str | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
     ) -> JobState:
         """Give a pending job another start, priority or queue; what is not given stays as it is."""
@@ -252,6 +277,7 @@ class Client:
             not_before=start,
             priority=None if priority is None else checked_priority(priority),
             queue=None if queue is None else checked_queue(queue),
+            expected_head=expected_head,
             metadata=_checked(metadata),
         )
 
@@ -261,6 +287,7 @@ class Client:
         to: JobState | str,
         *,
         reason: str,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
         dry_run: bool = False,
     ) -> Sequence[JobState]:
@@ -270,12 +297,16 @@ class Client:
         """
         to = _checked_state(to)
         job = self.store.job(job_id)
+        head = self.store.journal(job_id)[-1].hash if expected_head is not None else None
+        if head is not None and expected_head not in (None, head):
+            raise JobMovedOnError(job_id, expected=str(expected_head), head=head)
         path = _forced_path(job, to)
         if dry_run or len(path) == 1:
             given(reason)
             return path
         seen = job.state
         by: Any = {"actor": self.actor, "reason": given(reason), "metadata": _checked(metadata), "seen": seen}
+        by["expected_head"] = expected_head
         if to is not JobState.PENDING:
             self.store.fail(job_id, quarantine=to is JobState.QUARANTINED, **by)
         elif seen is JobState.RUNNING:

@@ -13,10 +13,12 @@ HoldfastError
 ├── NotFound
 │   ├── JobNotFoundError
 │   │   └── JobPrunedError            it has ended, and retention has removed it
-│   └── QueueNotFoundError
+│   ├── QueueNotFoundError
+│   └── ChangesLostError            the place in the order of changes is of another store; begin anew
 ├── StateError                    the job is not where the call needs it
 │   ├── InvalidStateTransitionError
 │   ├── StateTransitionRaceError    somebody else was faster; look again
+│   ├── JobMovedOnError             the job has changed since the caller looked; look again
 │   ├── KeyInUseError               another unfinished job holds the key
 │   ├── ParentEndedError            a job that has ended, or is being cancelled, gets no more children
 │   └── PredecessorFailedError      the job it runs after has not succeeded
@@ -127,6 +129,17 @@ class QueueNotFoundError(NotFound):
         self.queue = queue
 
 
+class ChangesLostError(NotFound):
+    """A place in the order of changes is not one of this store: it was restored, or another one takes its place."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"the order of changes does not reach {place}",
+            hint="look at everything again, and go on from the last change",
+        )
+        self.place = place
+
+
 class StateError(HoldfastError):
     """The job is not in a state that allows this."""
 
@@ -146,6 +159,19 @@ class StateTransitionRaceError(StateError):
     def __init__(self, message: str = "", *, state: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.state = state
+
+
+class JobMovedOnError(StateError):
+    """The job's journal has another head than the caller expected; nothing was changed."""
+
+    def __init__(self, job_id: str, *, expected: str, head: str) -> None:
+        super().__init__(
+            f"job {job_id} has changed since it was looked at", hint=f"look again: holdfast job show {job_id}"
+        )
+        self.job_id = job_id
+        self.expected = expected
+        self.head = head
+        """The hash that its journal ends with now."""
 
 
 class KeyInUseError(StateError):

@@ -26,6 +26,7 @@ from holdfast.core.states import (
 from holdfast.core.step import PATH_AFTER_FAILURE, EndCode, path_after_crash
 from holdfast.errors import (
     InvalidStateTransitionError,
+    JobMovedOnError,
     JobNotFoundError,
     KeyInUseError,
     PredecessorFailedError,
@@ -44,6 +45,18 @@ from holdfast.store.settle import (
 )
 
 log = logging.getLogger("holdfast.operators")
+
+
+def refuse_moved_on(session: Session, job_id: str, expected_head: str | None) -> None:
+    """Raise JobMovedOnError unless the job's journal ends with this hash, and keep it so until the transaction ends."""
+    if expected_head is None:
+        return
+    session.lock_jobs([job_id])
+    heads = [head for _, _, head in session.journal_heads([job_id])]
+    if not heads:
+        load_job(session, job_id)  # raises, if there is no such job
+    if heads != [expected_head]:
+        raise JobMovedOnError(job_id, expected=expected_head, head=heads[0] if heads else "")
 
 
 # --- one job after the other ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from holdfast.errors import SettingsError
 
 DATABASE_NAME = "holdfast.db"
 ENGINE_TABLES = frozenset(
-    "cancellations children definitions executions holdfast_migrations holdfast_rules jobs journal keys"
+    "cancellations changes children definitions executions holdfast_migrations holdfast_rules jobs journal keys"
     " pending_releases permits pruned queue_events queues requests steps workers".split()
 )
 """What the engine keeps for itself: no application may name, change or drop one of these."""

@@ -20,6 +20,7 @@ from holdfast.core.records import (
     WorkerRecord,
 )
 from holdfast.core.states import JobState
+from holdfast.store.change_feed import Change
 from holdfast.store.commands import Changes, Claim, Held, NewJob, Recovered, Submitted, Write
 from holdfast.store.listing import JobFilter
 
@@ -136,12 +137,15 @@ class Store(Protocol):
         reason: str,
         children: bool = True,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = ...,
         dry_run: bool = False,
     ) -> JobState:
         """End the job as failed: at once if nothing has run, else by its worker, after cleanup; its children, too.
 
-        `seen` is the state it was in when the operator looked. A dry run answers the same and changes nothing.
+        `seen` is the state it was in when the operator looked. With `expected_head`, here and below, the hash that its
+        journal ended with then: JobMovedOnError, and nothing is changed, if it ends with another now.
+        A dry run answers the same and changes nothing.
         Crash: once the job is cancelled, its children will be.
         """
         ...
@@ -158,6 +162,7 @@ class Store(Protocol):
         reason: str,
         from_state: JobState,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = ...,
         dry_run: bool = False,
     ) -> JobState:
@@ -173,6 +178,7 @@ class Store(Protocol):
         not_before: int | None = None,
         priority: int | None = None,
         queue: str | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = ...,
     ) -> JobState:
         """pending → pending, at another time, in another queue, or with another priority."""
@@ -186,6 +192,7 @@ class Store(Protocol):
         reason: str,
         quarantine: bool,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = ...,
     ) -> JobState:
         """End a job as failed or quarantined whatever it is doing, fencing its worker; never a succeeded one."""
@@ -198,6 +205,7 @@ class Store(Protocol):
         actor: str,
         reason: str,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = ...,
     ) -> JobState:
         """running → failed → pending, fencing its worker; those that wait for the job go on waiting."""
@@ -274,6 +282,17 @@ class Store(Protocol):
 
     def count_jobs(self, wanted: JobFilter, *, most: int) -> int:
         """How many jobs that is, counted up to `most`."""
+        ...
+
+    def changes_after(self, place: str | None, *, limit: int) -> list[Change]:
+        """The changes of all jobs behind a place, or all: in an order that only grows, none left out.
+
+        ChangesLostError if the place is not one of this store: it was restored from a backup, say.
+        """
+        ...
+
+    def last_change(self) -> str:
+        """The place behind which everything will come that is committed after this call."""
         ...
 
     def request(self, job_id: str) -> str:

@@ -22,7 +22,7 @@ from holdfast.core.records import (
 from holdfast.core.states import JobState
 from holdfast.core.values import ulid_bounds
 from holdfast.errors import BadInput, JobNotFoundError, StoreUnavailable
-from holdfast.store import commit, facts, integrity, lease, listing, submit
+from holdfast.store import change_feed, commit, facts, integrity, lease, listing, submit
 from holdfast.store.commands import Changes, NewJob, Submitted, Write
 from holdfast.store.commit import is_durable
 from holdfast.store.commit_step import EffectEndedTransaction
@@ -233,6 +233,14 @@ class SqlStore(OperatorVerbs):
             with self.reading() as session:
                 page = shown(JournalEntry, session.run("journal_beyond", batch=batch))
             yield page
+
+    def changes_after(self, place: str | None, *, limit: int) -> list[change_feed.Change]:
+        with self.reading() as session:
+            return change_feed.after(session, place, limit)
+
+    def last_change(self) -> str:
+        with self.reading() as session:
+            return change_feed.last(session)
 
     def children(self, job_id: str) -> list[Child]:
         with self.reading() as session:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from holdfast.core.records import QueueEvent
 from holdfast.core.states import JobState
 from holdfast.errors import StateTransitionRaceError, StoreError
-from holdfast.store import integrity
+from holdfast.store import change_feed, integrity
 from holdfast.store import lease as lease_verbs
 from holdfast.store import operator as operator_verbs
 from holdfast.store import settle as settle_verbs
@@ -306,6 +306,7 @@ class WorkerVerbs(ABC):
             with RowFault(), self.writing("prune") as session:
                 found = integrity.prune(session, before=before, limit=limit, actor=actor, apart=apart)
                 integrity.forget_queues(session)
+                change_feed.forget(session)
                 return found
         with self.reading() as session:
             found = integrity.prunable(session, before=before, limit=limit, apart=apart)
@@ -344,12 +345,14 @@ class OperatorVerbs(WorkerVerbs):
         reason: str,
         children: bool = True,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
         dry_run: bool = False,
     ) -> JobState:
         state: JobState
         with suppress(_DryRun), self.writing("cancel") as session:
             session.metadata = metadata
+            operator_verbs.refuse_moved_on(session, job_id, expected_head)
             state = operator_verbs.cancel(session, job_id, actor=actor, reason=reason, children=children, seen=seen)
             if dry_run:
                 raise _DryRun
@@ -367,12 +370,14 @@ class OperatorVerbs(WorkerVerbs):
         reason: str,
         from_state: JobState,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
         dry_run: bool = False,
     ) -> JobState:
         state: JobState
         with suppress(_DryRun), self.writing("retry") as session:
             session.metadata = metadata
+            operator_verbs.refuse_moved_on(session, job_id, expected_head)
             state = operator_verbs.retry(session, job_id, actor=actor, reason=reason, from_state=from_state, seen=seen)
             if dry_run:
                 raise _DryRun
@@ -387,10 +392,12 @@ class OperatorVerbs(WorkerVerbs):
         not_before: int | None = None,
         priority: int | None = None,
         queue: str | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
     ) -> JobState:
         with self.writing("reschedule") as session:
             session.metadata = metadata
+            operator_verbs.refuse_moved_on(session, job_id, expected_head)
             return operator_verbs.reschedule(
                 session, job_id, actor=actor, reason=reason, not_before=not_before, priority=priority, queue=queue
             )
@@ -403,10 +410,12 @@ class OperatorVerbs(WorkerVerbs):
         reason: str,
         quarantine: bool,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
     ) -> JobState:
         with self.writing("fail") as session:
             session.metadata = metadata
+            operator_verbs.refuse_moved_on(session, job_id, expected_head)
             state = operator_verbs.fail(session, job_id, actor=actor, reason=reason, quarantine=quarantine, seen=seen)
         self.tell_waiting(session, actor=actor)
         return state
@@ -418,10 +427,12 @@ class OperatorVerbs(WorkerVerbs):
         actor: str,
         reason: str,
         seen: JobState | None = None,
+        expected_head: str | None = None,
         metadata: Mapping[str, Any] = NO_METADATA,
     ) -> JobState:
         with self.writing("restart") as session:
             session.metadata = metadata
+            operator_verbs.refuse_moved_on(session, job_id, expected_head)
             return operator_verbs.restart(session, job_id, actor=actor, reason=reason, seen=seen)
 
     def stop_stalled(self, exec_id: str, *, actor: str, not_before: int, reason: str = "") -> bool:

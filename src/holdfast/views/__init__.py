@@ -1,5 +1,6 @@
 """What is to be seen of a store: the one reader of the page, the API and the terminal."""
 
+from holdfast.store.change_feed import Change
 from holdfast.store.listing import JobFilter
 from holdfast.views.records import (
     BoundedCount,
@@ -23,6 +24,7 @@ __all__ = [
     "COUNT_CAP",
     "PAGE_LIMIT",
     "BoundedCount",
+    "Change",
     "Edge",
     "ExecutionView",
     "FlowView",

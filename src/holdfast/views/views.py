@@ -20,6 +20,7 @@ from holdfast.core.records import Backlog, ExecutionRecord, JobRecord, JournalEn
 from holdfast.core.states import LIVE_STATUSES, JobState
 from holdfast.core.values import checked_job_id
 from holdfast.errors import BadInput, InvalidKeyError, JobNotFoundError, UnknownFlowError
+from holdfast.store.change_feed import Change
 from holdfast.store.listing import JobFilter
 from holdfast.store.liveness import is_dead, is_live
 from holdfast.views.figures import HOUR, MINUTE, StepFigures, add_ends, add_steps, ended_badly, nodes_of
@@ -160,6 +161,19 @@ class Views:
             return self._store.job(job_id) if job_id else None
         except JobNotFoundError:
             return None  # retention has removed it
+
+    # --- what changes ---
+
+    def changes(self, after: str | None = None, limit: int = 500) -> list[Change]:
+        """The changes of all jobs behind one of them, or all that are on record: none is left out, however often asked.
+
+        ChangesLostError if `after` is not of this store.
+        """
+        return self._store.changes_after(after, limit=limit)
+
+    def last_change(self) -> str:
+        """To be given to `changes`: behind it is what is committed from now on."""
+        return self._store.last_change()
 
     # --- flows ---
 

@@ -202,6 +202,8 @@ def _contents(source: Path, server: int) -> Dump:
 def _run_restore(url: str, source: Path, dump: Dump, there: Sequence[str], server: int) -> None:
     # A schema that is there cannot be created, and its owner's comment on it is not ours to set.
     wanted = [line for line in dump.lines if (found := _SCHEMA.match(line)) is None or found[1] not in there]
+    # The order of changes is by transactions of the server that they were made on: here it begins anew.
+    wanted = [line for line in wanted if f" TABLE DATA {dump.store} changes " not in line]
     with tempfile.NamedTemporaryFile("w", prefix="holdfast-restore-") as contents:
         contents.write("\n".join(wanted) + "\n")
         contents.flush()

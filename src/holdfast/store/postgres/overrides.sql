@@ -318,6 +318,27 @@ SELECT job_id, waited_for, before, actor, reason, metadata FROM cancellations OR
 -- What an operator is about to change, by one at a time.
 SELECT max_running, limit_by, paused_at FROM queues WHERE name = :name FOR NO KEY UPDATE;
 
+-- name: changes_after
+-- What was committed behind that place, as far as nothing can be committed before it any more.
+SELECT c.transaction::text, j.flow, j.queue, l.* FROM changes AS c
+JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq
+JOIN jobs AS j ON j.job_id = l.job_id
+WHERE (c.transaction, c.job_id, c.seq) > (split_part(:place, '.', 1)::xid8, split_part(:place, '.', 2), split_part(:place, '.', 3)::bigint)
+    AND c.transaction < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY c.transaction, c.job_id, c.seq LIMIT :limit;
+
+-- name: last_change
+-- The oldest transaction that is still open: what is below it can be read, and nothing will be added to that.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text;
+
+-- name: forget_changes
+-- Those of the oldest that are about jobs that retention has removed.
+DELETE FROM changes AS c USING (
+    SELECT o.transaction, o.job_id, o.seq FROM changes AS o ORDER BY o.transaction, o.job_id, o.seq LIMIT :limit
+) AS o
+WHERE c.transaction = o.transaction AND c.job_id = o.job_id AND c.seq = o.seq
+    AND NOT EXISTS (SELECT 1 FROM journal AS l WHERE l.job_id = c.job_id AND l.seq = c.seq);
+
 -- name: journal_beyond
 -- [job_id, seq]: what has been added to these journals behind those entries.
 SELECT l.* FROM jsonb_array_elements(:batch::jsonb) AS w (value)

@@ -222,6 +222,24 @@ WHERE j.seq = (SELECT max(l.seq) FROM journal AS l WHERE l.job_id = w.value);
 -- In the order of the columns.
 INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: changes_after
+-- What was committed behind that number, in the order of commits.
+SELECT c.number, j.flow, j.queue, l.* FROM changes AS c
+CROSS JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq
+JOIN jobs AS j ON j.job_id = l.job_id
+WHERE c.number > :place ORDER BY c.number LIMIT :limit;
+
+-- name: last_change
+-- The end of the order.
+SELECT coalesce(max(number), 0) FROM changes;
+
+-- name: forget_changes
+-- Those of the oldest that are about jobs that retention has removed; the last one stays, or its number would be given again.
+DELETE FROM changes WHERE number IN (
+    SELECT c.number FROM changes AS c
+    WHERE c.number < (SELECT max(m.number) FROM changes AS m) ORDER BY c.number LIMIT :limit
+) AND NOT EXISTS (SELECT 1 FROM journal AS l WHERE l.job_id = changes.job_id AND l.seq = changes.seq);
+
 -- name: journal_beyond
 -- [job_id, seq]: what has been added to these journals behind those entries.
 SELECT l.* FROM json_each(:batch) AS w
