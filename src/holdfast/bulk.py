@@ -1,0 +1,238 @@
+"""One action on every job that a filter matches, as a durable job of its own: progress, cancel and resume as of any.
+
+What is acted on is what matched when it was submitted: a job that has changed since, be it by this very action before a
+crash, is passed over. So whoever goes on after a crash may begin anew, and acts on no job twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import msgspec
+
+from holdfast.client import Client, given
+from holdfast.core.flow import Flow
+from holdfast.core.records import JobRecord, JournalEntry
+from holdfast.core.states import JobState
+from holdfast.core.step import Run, Transaction
+from holdfast.errors import BadInput, JobMovedOnError, JobNotFoundError, StateError
+from holdfast.store.listing import JobFilter
+from holdfast.views.records import BoundedCount
+from holdfast.views.views import COUNT_CAP
+
+Action = Literal["retry", "release", "cancel"]
+
+NAME = "holdfast.bulk"
+"""Of the flow, and of its queue, of which one job runs at a time."""
+ACTED_ON: dict[str, tuple[JobState, ...]] = {
+    "retry": (JobState.FAILED,),
+    "release": (JobState.QUARANTINED,),
+    "cancel": (JobState.PENDING, JobState.RUNNING),
+}
+PAGE = 200
+SAMPLES = 5
+REFUSALS_KEPT = 20
+FASTEST = 1000.0
+LONGEST_NAP = 0.1
+
+
+class BulkRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done, to what, why, and how fast."""
+
+    action: Action
+    filter: JobFilter
+    reason: str
+    actor: str
+    as_of: int
+    """What has changed since is passed over."""
+    per_second: float
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that could not be acted on, and why."""
+
+    job_id: str
+    message: str
+
+
+class BulkResponse(msgspec.Struct, kw_only=True):
+    """What was done, counted by the try that came to the end: what one before it did is not counted again."""
+
+    total: BoundedCount = BoundedCount(count=0)
+    """What matched in the beginning."""
+    done: int = 0
+    passed_over: int = 0
+    """They had changed since the action was submitted."""
+    refused: int = 0
+    refusals: list[Refusal] = []
+    """The first of them."""
+
+
+class BulkPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action would do."""
+
+    counts: dict[str, BoundedCount]
+    """What matches, by state."""
+    acted_on: BoundedCount
+    refused: BoundedCount
+    """They match, and are in a state that the action is not for."""
+    samples: list[JobRecord]
+    """The newest of those that would be acted on."""
+
+
+class Bulk:
+    """Bulk actions of a client; registers their flow, so that an engine's worker runs them."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._store = client.store
+        self.flow: Flow[BulkRequest, BulkResponse] = client.flows.get(NAME) or (
+            Flow(NAME, request=BulkRequest, response=BulkResponse, queue=NAME)
+            .start("count", self._count)
+            .to("apply", self._apply)
+            .commit("report", _report)
+        )
+        client.register(self.flow)
+
+    def preview(self, wanted: JobFilter, action: Action) -> BulkPreview:
+        """How many jobs match in each state, which of them the action is for, and some of these."""
+        states = _states_of(action)
+        counts = {state.value: self._counted(wanted, (state,)) for state in wanted.states or tuple(JobState)}
+        meant = _narrowed(wanted, states, before=None)
+        others = [count for state, count in counts.items() if JobState(state) not in states]
+        return BulkPreview(
+            counts=counts,
+            acted_on=BoundedCount(count=0) if meant is None else self._counted(meant, meant.states),
+            refused=BoundedCount(count=sum(one.count for one in others), capped=any(one.capped for one in others)),
+            samples=[] if meant is None else self._store.list_jobs(meant, limit=SAMPLES),
+        )
+
+    def submit(
+        self, wanted: JobFilter, action: Action, *, reason: str, actor: str | None = None, per_second: float = 50.0
+    ) -> str:
+        """Act on all that matches now, in the background and not faster than that; the id of the job that does it."""
+        _states_of(action)
+        if not 0 < per_second <= FASTEST:
+            raise BadInput(f"{per_second} jobs per second cannot be kept to", hint=f"more than 0, at most {FASTEST:g}")
+        request = BulkRequest(
+            action=action,
+            filter=wanted,
+            reason=given(reason),
+            actor=actor or self._client.actor,
+            as_of=self._store.now(),
+            per_second=per_second,
+        )
+        self._store.set_queue(NAME, max_running=1, actor=None)
+        return self._client.submit(self.flow, request)
+
+    # --- the steps ---
+
+    def _count(self, run: Run[BulkRequest, BulkResponse]) -> None:
+        meant = _meant(run.request)
+        run.response.total = BoundedCount(count=0) if meant is None else self._counted(meant, meant.states)
+
+    def _apply(self, run: Run[BulkRequest, BulkResponse]) -> None:
+        request = run.request
+        response = run.response = BulkResponse(total=run.response.total)
+        pace = _Pace(request.per_second)
+        for job in self._matching(request):
+            run.check()
+            if job.job_id == run.job.job_id:
+                continue  # it would cancel itself, and never come to an end
+            if self._act(job, request, run.job.job_id, response):
+                pace.keep(run)
+            handled = response.done + response.passed_over + response.refused
+            run.progress(handled, max(response.total.count, handled), f"{request.action}: {response.done}")
+
+    def _matching(self, request: BulkRequest) -> Iterator[JobRecord]:
+        """The newest first, page by page behind the last one: what joins the matching meanwhile is older news."""
+        meant = _meant(request)
+        beyond: str | None = None
+        while meant is not None:
+            page = self._store.list_jobs(meant, beyond=beyond, limit=PAGE)
+            yield from page
+            if len(page) < PAGE:
+                return
+            beyond = page[-1].job_id
+
+    def _act(self, job: JobRecord, request: BulkRequest, own_id: str, response: BulkResponse) -> bool:
+        """Was anything asked of the store, so that the pace is to be kept?"""
+        head: JournalEntry | None = next(iter(self._store.journal(job.job_id)[-1:]), None)
+        if head is None or (head.at > request.as_of and not _still_meant(job, request)):
+            response.passed_over += 1
+            return False
+        try:
+            self._ask(job, request, own_id, head.hash)
+            response.done += 1
+        except (JobMovedOnError, JobNotFoundError):
+            response.passed_over += 1
+        except StateError as error:
+            response.refused += 1
+            if len(response.refusals) < REFUSALS_KEPT:
+                response.refusals = [*response.refusals, Refusal(job_id=job.job_id, message=str(error))]
+        return True
+
+    def _ask(self, job: JobRecord, request: BulkRequest, own_id: str, head: str) -> None:
+        reason, metadata = request.reason, {"bulk": own_id}
+        if request.action == "cancel":
+            # A running job moves on all the time, and is to be cancelled all the same.
+            self._store.cancel(job.job_id, actor=request.actor, reason=reason, metadata=metadata)
+            return
+        self._store.retry(
+            job.job_id,
+            actor=request.actor,
+            reason=reason,
+            from_state=job.state,
+            expected_head=head,
+            metadata=metadata,
+        )
+
+    def _counted(self, wanted: JobFilter, states: tuple[JobState, ...]) -> BoundedCount:
+        narrowed = msgspec.structs.replace(wanted, states=states)
+        found = self._store.count_jobs(narrowed, most=COUNT_CAP + 1)
+        return BoundedCount(count=min(found, COUNT_CAP), capped=found > COUNT_CAP)
+
+
+class _Pace:
+    """So many a second, counted from the first one."""
+
+    def __init__(self, per_second: float) -> None:
+        self._each = 1 / per_second
+        self._next = time.monotonic()
+
+    def keep(self, run: Run[BulkRequest, BulkResponse]) -> None:
+        """Wait until the next one is due; StepStopped if the step is to stop meanwhile."""
+        self._next = max(self._next + self._each, time.monotonic() - 1)
+        while (left := self._next - time.monotonic()) > 0:
+            run.check()
+            time.sleep(min(left, LONGEST_NAP))
+
+
+def _report(_run: Run[BulkRequest, BulkResponse], _tx: Transaction) -> None:
+    """What was done is in the response."""
+
+
+def _still_meant(job: JobRecord, request: BulkRequest) -> bool:
+    """Is it one to be cancelled that nobody has cancelled yet? That it goes on running is no reason to let it."""
+    return request.action == "cancel" and job.cancel_reason is None
+
+
+def _states_of(action: str) -> tuple[JobState, ...]:
+    if action not in ACTED_ON:
+        raise BadInput(f"there is no bulk action {action!r}", hint=f"one of {', '.join(get_args(Action))}")
+    return ACTED_ON[action]
+
+
+def _meant(request: BulkRequest) -> JobFilter | None:
+    return _narrowed(request.filter, _states_of(request.action), before=request.as_of + 1)
+
+
+def _narrowed(wanted: JobFilter, states: tuple[JobState, ...], *, before: int | None) -> JobFilter | None:
+    """The filter, of the jobs that the action is for and that were there; None if that is none."""
+    chosen = tuple(state for state in states if state in (wanted.states or states))
+    if not chosen:
+        return None
+    older = wanted.older_than if before is None else min(before, wanted.older_than or before)
+    return msgspec.structs.replace(wanted, states=chosen, older_than=older)
