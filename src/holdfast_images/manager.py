@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast_images.errors import ImageError, Interrupted, InvalidName, UnknownImage
-from holdfast_images.flows.existing import find_finished
+from holdfast_images.flows.lookup import find_finished
 from holdfast_images.flows.schemas import (
     ActivateRequest,
     DeactivateRequest,

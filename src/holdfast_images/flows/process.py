@@ -35,7 +35,7 @@ from holdfast_images.errors import (
 from holdfast_images.flows import steps as retries
 from holdfast_images.flows.context import FlowContext, device_of
 from holdfast_images.flows.download import delete_device, download_flow, remove_replaced, reserved_devices
-from holdfast_images.flows.existing import is_active, look_for_snapshot, origin_of_snapshots, snapshot_response
+from holdfast_images.flows.lookup import is_active, look_for_snapshot, origin_of_snapshots, snapshot_response
 from holdfast_images.flows.schemas import (
     PROCESS,
     ActivateRequest,

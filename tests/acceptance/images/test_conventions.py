@@ -114,7 +114,7 @@ def test_a_rerun_imports_only_what_it_needs(processed: ImageHoldfast) -> None:
 
     engine = {name for name in found if name.startswith("holdfast.") and not name.startswith("holdfast.cli")}
 
-    assert "holdfast_images.flows.existing" in found
+    assert "holdfast_images.flows.lookup" in found
     assert found & NEVER == set()
     assert engine == LIGHT
     assert len(found) <= MOST_MODULES["re-run"]

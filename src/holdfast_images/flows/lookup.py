@@ -1,4 +1,4 @@
-"""Which object an image was made of: bucket and key, at whatever endpoint the same store is reached."""
+"""What is there of an image already: asked before any job, and by the first step of each flow. Nothing of the engine."""
 
 from __future__ import annotations
 
