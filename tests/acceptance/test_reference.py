@@ -119,6 +119,7 @@ def test_the_reference_is_printed_on_request(
     import runpy
 
     monkeypatch.delitem(sys.modules, "holdfast.cli.reference")
+    monkeypatch.setattr(sys, "argv", ["reference"])
     runpy.run_module("holdfast.cli.reference", run_name="__main__")
 
     assert capsys.readouterr().out.strip() == reference().strip()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.command import CommandSettings, ExitCode, Group
 from holdfast.cli.context import load_flows, opened, opened_client
 from holdfast.cli.output import (
     cell,
@@ -21,7 +21,6 @@ from holdfast.cli.output import (
     step_of,
     time_of,
 )
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.flow import Flow
 from holdfast.core.progress import CurrentStep
 from holdfast.core.records import ErrorRecord, ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord

@@ -8,11 +8,10 @@ import sys
 import click
 import msgspec
 
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import app_flows, opened, unknown_flow
 from holdfast.cli.job import print_result, result_data
 from holdfast.cli.output import job_data, note, print_json, print_table, show, step_of, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast.client import Client
 from holdfast.core.flow import Flow
 from holdfast.core.progress import CurrentStep

@@ -17,10 +17,9 @@ import click
 import msgspec
 
 from holdfast import logs
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import app_of, opened
 from holdfast.cli.output import print_json
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.records import JobRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.core.values import checked_name

@@ -1,4 +1,4 @@
-"""What is there of an image already: asked before any job, and by the first step of each flow. Nothing of the engine."""
+"""What is there of an image already: asked before any job and by the first steps, with nothing of the engine."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ import tomllib
 import click
 import pytest
 
+from holdfast.cli.reference import commands_of
 from holdfast_images.cli.main import EXTENSION
-from holdfast_images.cli.reference import image_commands
 from tests.acceptance.driving import SOURCES
 from tests.acceptance.images.driving import ImageHoldfast
 
-COMMANDS = dict(image_commands())
+COMMANDS = dict(commands_of(EXTENSION))
 HEAVY = {"asyncio", "concurrent.futures", "holdfast_images.manager", "msgspec", "rich", "shutil", "sqlite3", "tomllib"}
 NEVER = {
     "asyncio",
