@@ -18,7 +18,7 @@ from holdfast_images.administration import PoolReport
 from holdfast_images.archive.entry import ArchiveFinding, InspectionReport, Limits, Reason
 from holdfast_images.cli.main import CODES, EXTENSION
 from holdfast_images.devices.protocol import PoolHealth
-from holdfast_images.maintenance.gc import Action, Leftover
+from holdfast_images.gc import Action, Leftover
 from holdfast_images.messages import Processed, Stage
 from holdfast_images.settings import Settings, variables_of_settings
 
@@ -147,7 +147,7 @@ def test_the_tree_of_errors_is_the_one_of_the_module() -> None:
 
 
 def test_every_finding_has_its_line() -> None:
-    text = (SOURCE / "maintenance" / "verify.py").read_text(encoding="utf-8")
+    text = (SOURCE / "administration.py").read_text(encoding="utf-8")
     codes = set(re.findall(r'(?:error|warning|told)\(\s*"([a-z-]+)"', text))
 
     assert set(first_column(section("image-findings.md", "Findings"))) == {*codes, "left-over-…"}

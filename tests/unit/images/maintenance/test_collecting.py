@@ -18,8 +18,8 @@ from holdfast_images.catalog.tables import (
     UnpackedImage,
 )
 from holdfast_images.devices.protocol import DeviceKind, Found, Health
-from holdfast_images.maintenance.facts import Facts, File, Work
-from holdfast_images.maintenance.gc import DAY, Leftover, plan
+from holdfast_images.facts import Facts, File, Work
+from holdfast_images.gc import DAY, Leftover, plan
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 AT = NOW.timestamp()
