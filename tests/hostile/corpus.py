@@ -449,6 +449,8 @@ STRUCTURE = [
             "global-time": with_field(pax({b"comment": b"x"}, kind=b"g"), 136, b"x") + header(b"f"),
             "long-name-owner": with_field(long_name(b"f"), 108, b"x") + header(b"f", magic=b"ustar  \0"),
             "long-name-time": with_field(long_name(b"f"), 136, b"x") + header(b"f", magic=b"ustar  \0"),
+            "overruled-time": pax({b"mtime": b"1.5"}) + header(b"f", mtime=b"0o17        "),
+            "overruled-size": pax({b"size": str(1 << 33).encode()}) + header(b"f", size=b"0 \0 junk"),
         }.items()
     ),
     Attack("pax-unknown-keyword", Reason.PAX_UNKNOWN, raw(pax({b"VENDOR.size": b"5"}), header(b"f")), ONLY, STRICT),

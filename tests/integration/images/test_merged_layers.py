@@ -161,6 +161,15 @@ def test_a_link_is_judged_where_it_really_lies(target: Path) -> None:
     assert codes(target, Policy.STRICT, lower, upper) == {Reason.SYMLINK_ESCAPES}
 
 
+@pytest.mark.parametrize("entry", [F(b"l/x"), F(b"l/.wh.x"), F(b"l/.wh..wh..opq"), H(b"h", b"l/x")])
+def test_no_link_leads_back_from_what_is_not_there(target: Path, entry: bytes) -> None:
+    lower = [D(b"etc"), F(b"etc/x"), S(b"l", b"gone/../etc")]
+
+    assert codes(target, Policy.STRICT, lower, [entry]) == {Reason.PARENT_NOT_DIRECTORY}
+    assert codes(target, Policy.DISTRO, lower, [entry]) == {Reason.PARENT_NOT_DIRECTORY}
+    assert codes(target, Policy.STRICT, [D(b"gone"), *lower], [entry]) == set()
+
+
 def test_a_link_that_a_later_layer_takes_away_is_no_harm(target: Path) -> None:
     lower = [D(b"a"), S(b"a/l", b"../b/../../etc"), S(b"b", b"a")]
 
