@@ -18,8 +18,8 @@ from holdfast.cli.main import holdfast as root
 from holdfast.cli.reference import commands, option_lines, reference
 from holdfast.core.flow import Flow
 from holdfast.store.open import open_store
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.metrics import EngineCollector
-from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`holdfast jobs`: what there is."""
+"""`holdfast jobs` and `submit`: what there is, and one more of it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def submit(
     request = _decode(flows[flow], _read(request_json))
     with opened(settings, create=True) as store:
         client = Client(store, flows.values(), actor=settings.actor)
-        submitted = _submit(client, flows[flow], request, options)
+        submitted = client.submit_or_find(flows[flow], request, **msgspec.structs.asdict(options))
         if not submitted.created:
             other = "" if submitted.same_request else ", with another request"
             note(settings, f"job {submitted.job_id} has the key {options.key!r} already{other}; no new job was added")
@@ -148,18 +148,6 @@ def _show(settings: CommandSettings, submitted: Submitted, result: JobResult | N
     elif result is not None:
         print_result(settings, result)
     return ExitCode.OK if result is None or result.state is JobState.SUCCEEDED else ExitCode.FAILURE
-
-
-def _submit(client: Client, flow: Flow[object, object], request: object, options: SubmitOptions) -> Submitted:
-    return client.submit_or_find(
-        flow,
-        request,
-        key=options.key,
-        queue=options.queue,
-        priority=options.priority,
-        delay=options.delay,
-        run_after=options.run_after,
-    )
 
 
 def _read(argument: str) -> bytes:

@@ -29,7 +29,7 @@ from holdfast.guard import Check, Rounds, checked_days, remove_ended
 from holdfast.store.commit_step import is_passing
 from holdfast.store.protocol import Store
 from holdfast.tables import make_tables
-from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.threads import FIRST_PAUSE, LONGEST_PAUSE
 from holdfast.worker.worker import Worker
