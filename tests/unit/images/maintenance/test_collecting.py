@@ -12,7 +12,7 @@ from holdfast_images.catalog.tables import (
     DownloadStatus,
     Image,
     ImageLock,
-    Refusal,
+    ImageRefusal,
     Reservation,
     Snapshot,
     UnpackedImage,
@@ -213,7 +213,7 @@ def test_the_lock_of_nobody_known_goes_after_an_hour() -> None:
 
 
 def test_refusals_go_only_when_asked_for_and_old_enough() -> None:
-    refusal = Refusal(
+    refusal = ImageRefusal(
         s3_key="bad.tar",
         policy="strict",
         etag=None,
