@@ -191,16 +191,17 @@ class DeviceMapperDevices:
             try:
                 with self._explaining(device.name):
                     digest, usage = self._content.finish(identity, node)
-                crash_point("seal.synced")
-                superblock = read_superblock(node)
-                if identity.state is State.SEALED and digest != identity.digest:
-                    raise not_as_sealed(identity.name)
+                changed = identity.state is State.SEALED and digest != identity.digest
             except Exception:
                 self.records.unmount(device.name)
                 raise
-            if not stays_mounted:
+            crash_point("seal.synced")
+            superblock = read_superblock(node)
+            if changed or not stays_mounted:
                 self.records.unmount(device.name)
                 self.showing.hide(identity)
+            if changed:
+                raise not_as_sealed(identity.name)
             sealed = msgspec.structs.replace(
                 identity, state=State.SEALED, digest=digest, superblock=superblock.digest if superblock else None
             )
