@@ -289,14 +289,15 @@ def test_a_descriptor_may_have_a_copy_of_its_blob(target: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["Cmd", "Entrypoint", "Shell"])
-def test_a_command_that_is_a_text_is_refused_of_docker_too(target: Path, field: str) -> None:
+@pytest.mark.parametrize("media_type", ["oci.image.config", "docker.container.image", "docker save"])
+def test_a_command_is_no_text_whoever_wrote_it(target: Path, field: str, media_type: str) -> None:
+    settings: dict[str, Any] = {"config": {field: "/bin/sh"}}
     parts = OciParts(LOWER, UPPER)
-    with_config(config={field: "/bin/sh"})(parts)
-    parts.manifest["config"]["mediaType"] = "application/vnd.docker.container.image.v1+json"
-    saved = docker_saved(LOWER, UPPER, settings={"config": {field: ""}})
+    with_config(**settings)(parts)
+    parts.manifest["config"]["mediaType"] = f"application/vnd.{media_type}.v1+json"
+    content = docker_saved(LOWER, UPPER, settings=settings) if media_type == "docker save" else parts.build()
 
-    assert refused(parts.build(), target) == "BAD_MANIFEST"
-    assert refused(saved, target / "saved") == "BAD_MANIFEST"
+    assert refused(content, target) == "BAD_MANIFEST"
 
 
 def test_a_layer_that_does_not_decompress_to_what_the_configuration_says_is_found_by_inspecting(target: Path) -> None:
