@@ -19,8 +19,8 @@ Flag = bool | None
 Texts = list[str | None] | None
 Set = dict[str, dict[str, Any] | None] | None
 """The keys of an object of empty objects."""
-Command = list[str | None] | str | None
-"""Docker takes a text for a command of one word, too; OCI's own types do not."""
+Command = Texts
+"""A list only. Docker reads a text as a command of one word, and writes none; who reads OCI's types refuses it."""
 
 
 class Platform(msgspec.Struct, frozen=True):
@@ -150,11 +150,6 @@ class ContainerSettings(msgspec.Struct, frozen=True, rename="pascal"):
     on_build: Texts = None
     stop_timeout: Integer | None = None
     shell: Command = None
-
-    @property
-    def has_text_for_command(self) -> bool:
-        """Is there a command that only Docker can read?"""
-        return any(isinstance(each, str) for each in (self.entrypoint, self.cmd, self.shell))
 
 
 class Configuration(msgspec.Struct, frozen=True):
