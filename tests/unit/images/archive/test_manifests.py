@@ -169,7 +169,7 @@ def test_a_known_field_of_another_type_is_refused(kind: type, document: dict[str
 
 
 PAST = {"created": None, "created_by": None, "author": None, "comment": None, "empty_layer": None}
-SETTINGS = {"Cmd": "sh", "Entrypoint": "/init", "Shell": "/bin/sh", "Env": None, "Labels": None, "Volumes": None}
+SETTINGS = {"Cmd": None, "Entrypoint": None, "Shell": None, "Env": None, "Labels": None, "Volumes": None}
 
 
 @pytest.mark.parametrize(
