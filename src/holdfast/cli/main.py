@@ -14,12 +14,13 @@ from holdfast.cli.command import (
     Codes,
     CommandEntry,
     CommandExtension,
+    CommandSettings,
     ExitCode,
+    GlobalOption,
     LazyGroup,
     code_of,
     tell,
 )
-from holdfast.cli.settings import CommandSettings, GlobalOption
 from holdfast.errors import HoldfastError
 
 COMPLETION = "_HOLDFAST_COMPLETE"

@@ -30,7 +30,7 @@ from holdfast_images.errors import (
 from holdfast_images.flows import steps as retries
 from holdfast_images.flows.context import FlowContext, device_of, recorded_device, uuid_of
 from holdfast_images.flows.download import discard_update, refuse_update
-from holdfast_images.flows.existing import device_response, is_content_of, look_for_device
+from holdfast_images.flows.lookup import device_response, is_content_of, look_for_device
 from holdfast_images.flows.schemas import UnpackRequest, UnpackResponse
 from holdfast_images.flows.steps import (
     TIME_TO_TELL,

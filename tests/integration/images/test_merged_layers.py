@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from holdfast_images.archive.compression import open_stream
 from holdfast_images.archive.entry import Entry, EntryKind, Limits, Policy, Reason
-from holdfast_images.archive.extract import Extraction, LayeredTree
+from holdfast_images.archive.extract import Extraction
 from holdfast_images.archive.inspection import MergedLayers
+from holdfast_images.archive.parallel import LayeredTree
 from holdfast_images.archive.reader import TarReader
 from holdfast_images.archive.rules import Judge
 from holdfast_images.errors import ImageRefused

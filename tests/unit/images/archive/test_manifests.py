@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from holdfast_images.archive.documents import (
+from holdfast_images.archive.entry import EntryKind, is_member_name
+from holdfast_images.archive.manifests import (
     Configuration,
     Descriptor,
     ImageManifest,
@@ -14,9 +15,8 @@ from holdfast_images.archive.documents import (
     Layout,
     Platform,
     SavedImage,
+    _choose,
 )
-from holdfast_images.archive.entry import EntryKind, is_member_name
-from holdfast_images.archive.manifests import _choose
 from holdfast_images.archive.members import Member, Members, _link, decode
 from holdfast_images.errors import ImageRefused
 
