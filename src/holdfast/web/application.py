@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -91,17 +92,14 @@ def _own_routes() -> Iterator[Route]:
     yield from house.ROUTES
     yield from openapi.ROUTES
     if find_spec("holdfast.web.events"):
-        from holdfast.web import events  # noqa: PLC0415 - until it is there
-
-        yield from events.ROUTES
+        yield from import_module("holdfast.web.events").ROUTES
 
 
 def _renderer(engine: Engine, extensions: Sequence[Extension]) -> Renderer | None:
     if find_spec("holdfast.web.page") is None:
         return None
-    from holdfast.web.page import Site  # noqa: PLC0415 - brings templates along
-
-    return Site(engine, extensions)
+    made: Renderer = import_module("holdfast.web.page").Site(engine, extensions)
+    return made
 
 
 async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
