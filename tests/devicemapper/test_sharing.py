@@ -90,9 +90,9 @@ def test_a_look_of_a_dead_process_is_known_when_another_has_got_its_number(devic
     pool.create_thin(1)
     mine = re.fullmatch(r"(\d+)-(\d+)", this_process())
     assert mine is not None
-    for start in (mine[2], "1"):
-        uuid = f"{pool.prefix}look-{mine[1]}-{start}-1"
-        pool.mapper.create(f"look-{start}", uuid, thin_target(pool.numbers, 1, 4096), read_only=True)
+    for began in (mine[2], "1"):
+        uuid = f"{pool.prefix}look-{mine[1]}-{began}-1"
+        pool.mapper.create(f"look-{began}", uuid, thin_target(pool.numbers, 1, 4096), read_only=True)
     count = devices.showing.remove_dead()
 
     assert count == 1

@@ -26,7 +26,15 @@ from holdfast.errors import HoldfastError
 COMPLETION = "_HOLDFAST_COMPLETE"
 """Set by the shell when it wants to know what could come next; see `click` on shell completion."""
 
-EXTRAS = {"isal": "images", "zstandard": "images", "psycopg": "postgres", "prometheus_client": "metrics"}
+EXTRAS = {
+    "isal": "images",
+    "zstandard": "images",
+    "psycopg": "postgres",
+    "prometheus_client": "metrics",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "jinja2": "serve",
+}
 """Which extra of the distribution brings a module that is not needed by everybody."""
 
 MOST_HELP_WIDTH, LEAST_HELP_WIDTH = 80, 50
@@ -59,6 +67,7 @@ _ENTRIES = {
     ),
     "prune": CommandEntry("holdfast.cli.maintenance", "prune", "Remove jobs that ended long ago.", OPERATIONS),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
+    "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),
 }
 
 

@@ -304,6 +304,8 @@ class TarReader:
     def _make_sparse(self, entry: Entry, header: Header, extension: pax.PaxExtension) -> None:
         if entry.kind is not EntryKind.FILE:
             raise sparse.bad(f"the entry is a {entry.kind.name.lower()}")
+        if header.kind == b"\0":
+            raise sparse.bad("its type is that of files before there were pax headers")  # libarchive ends there
         said = extension.sparse
         # Beside the size with its holes, some readers take the one that is stored for it. Large ones need it.
         needless = extension.size is not None and extension.size < IN_HEADER
