@@ -16,6 +16,15 @@ from typing import Self
 
 import httpx
 
+from holdfast import Engine
+from holdfast.web import Scope, app
+from holdfast.web.credentials import BySession, ByToken, Credentials
+from holdfast.web.events import Feed
+from holdfast.web.limits import Limited
+from holdfast.web.login import Login
+from holdfast.web.server import ServerLimits, WebServer
+from holdfast.web.sockets import bound, place_of
+from holdfast.web.tokens import TABLES, TokenStore
 from tests.support.fleet import ROOT
 from tests.support.waiting import PATIENCE
 
@@ -127,13 +136,6 @@ class WebProcess:
         self.process.stderr.close()
 
 
-def connected(server: WebProcess) -> socket.socket:
-    """A bare connection by TCP."""
-    found = socket.create_connection(server.address, timeout=PATIENCE * 2)
-    found.settimeout(PATIENCE * 3)
-    return found
-
-
 def all_from(connection: socket.socket) -> bytes:
     """What is sent until the other end closes."""
     parts = []
@@ -185,3 +187,72 @@ class EventClient:
 def shown(path: Path) -> str:
     """Mode and kind of a file, as ls has it."""
     return oct(path.stat().st_mode & 0o7777)
+
+
+class ServedHere:
+    """The same server in a thread of this process, where a test can set its limits."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        limits: ServerLimits | None = None,
+        hosts: Sequence[str] = (),
+        trust_scheme: bool = False,
+    ) -> None:
+        limits = limits or ServerLimits()
+        self.tokens = TokenStore(engine.tables(TABLES))
+        credentials = Credentials(token=ByToken(self.tokens), session=BySession(self.tokens))
+        self.application = app(engine, authenticate=credentials, extensions=[Login(self.tokens).extension])
+        self.feed = self.application.services.get(Feed)
+        limited = Limited(self.application, hosts=hosts, body_seconds=limits.body_seconds, trust_scheme=trust_scheme)
+        self._started = threading.Event()
+        self._server = WebServer(
+            limited, limits=limits, on_started=self._started.set, on_stopping=self.feed.stop_streams
+        )
+        self._stop_on, self._stop = os.pipe()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with bound(place_of("127.0.0.1:0")) as listening:
+            self.address: tuple[str, int] = listening.getsockname()
+            self._server.run_on([listening], stop_on=self._stop_on)
+
+    @property
+    def url(self) -> str:
+        """By TCP."""
+        return f"http://127.0.0.1:{self.address[1]}"
+
+    @property
+    def connections(self) -> set[object]:
+        """Those that are open."""
+        return set(self._server.server_state.connections)
+
+    def token(self, name: str = "tester", scope: Scope = Scope.ADMIN, lifetime_ms: int | None = None) -> str:
+        """A new one."""
+        return self.tokens.create(name, scope, lifetime_ms=lifetime_ms, actor="operator:test")[1]
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        """A client, with a token or without."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=PATIENCE)
+
+    def connected(self) -> socket.socket:
+        """A bare connection."""
+        found = socket.create_connection(self.address)
+        found.settimeout(PATIENCE)
+        return found
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._started.wait(PATIENCE)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        os.write(self._stop, b".")
+        self._thread.join(PATIENCE)
+        os.close(self._stop)
+        os.close(self._stop_on)
+        assert not self._thread.is_alive()

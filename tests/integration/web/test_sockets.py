@@ -329,14 +329,13 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: int) -> None:
 
 def test_a_second_signal_ends_it_now(tmp_path: Path) -> None:
     state = state_in(tmp_path)
-    with WebProcess(state, "--listen", f"unix:{tmp_path}/h.sock") as server:
-        with socket.socket(socket.AF_UNIX) as slow:
-            slow.connect(server.path)
-            slow.sendall(b"POST /v1/queues/q/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
-            time.sleep(0.3)
-            server.process.send_signal(signal.SIGTERM)
-            eventually(lambda: any("stopping" in line for line in server.log))
-            code = server.stop(signal.SIGTERM)
+    with WebProcess(state, "--listen", f"unix:{tmp_path}/h.sock") as server, socket.socket(socket.AF_UNIX) as slow:
+        slow.connect(server.path)
+        slow.sendall(b"POST /v1/queues/q/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: any("stopping" in line for line in server.log))
+        code = server.stop(signal.SIGTERM)
 
     assert code == 130
 
