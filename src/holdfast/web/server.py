@@ -192,6 +192,8 @@ class WebServer(Server):
         self._limits = msgspec.structs.replace(limits, connections=min(limits.connections, _raised_descriptors()))
         self._on_started = on_started
         self._on_stopping = on_stopping
+        self.on_look: Callable[[], None] = lambda: None
+        """Called every second while it serves."""
         super().__init__(
             Config(
                 app,
@@ -225,6 +227,7 @@ class WebServer(Server):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
+            self.on_look()
             now = loop.time()
             for connection in list(self.server_state.connections):
                 assert isinstance(connection, Connection)
