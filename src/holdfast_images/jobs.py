@@ -165,15 +165,17 @@ class ImageJobs:
             raise self.error_of(job_id)
         return msgspec.json.decode(result.response or "null", type=kind)
 
-    def activate(
-        self, request: ActivateRequest, on_progress: OnProgress | None, stop: StopSource | None
-    ) -> CreatedSnapshot:
-        """Make a snapshot, or find the one that is there; see it through."""
-        name = request.snapshot_name
-        job = self.submit("activate-image", request, key=f"{request.image_id}/{name}")
-        made = self.run(job, ActivateResponse, name=f"snapshot {name}", on_progress=on_progress, stop=stop)
+    def submit_activation(self, request: ActivateRequest) -> str:
+        """Have a snapshot made, or found."""
+        return self.submit("activate-image", request, key=f"{request.image_id}/{request.snapshot_name}")
+
+    def run_activation(self, job_id: str, on_progress: OnProgress | None, stop: StopSource | None) -> CreatedSnapshot:
+        """The snapshot that such a job has made or found, when it has ended."""
+        asked = msgspec.json.decode(self.engine.store.request(job_id), type=ActivateRequest)
+        name = f"snapshot {asked.snapshot_name}"
+        made = self.run(job_id, ActivateResponse, name=name, on_progress=on_progress, stop=stop)
         return CreatedSnapshot(
-            image_id=request.image_id,
+            image_id=asked.image_id,
             snapshot_id=made.snapshot_id,
             snapshot_name=made.snapshot_name,
             snapshot_path=made.device_path,

@@ -13,12 +13,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast_images.errors import ImageError, Interrupted, InvalidName, UnknownImage
 from holdfast_images.flows.existing import find_finished
-from holdfast_images.flows.schemas import (
-    ActivateRequest,
-    DeactivateRequest,
-    ProcessRequest,
-    RemoveRequest,
-)
+from holdfast_images.flows.schemas import ProcessRequest
 from holdfast_images.host import Adoption, HostReport, LocalHost
 from holdfast_images.messages import (
     ActivatedSnapshot,
@@ -41,7 +36,6 @@ from holdfast_images.messages import (
     source_of,
     warnings_of,
 )
-from holdfast_images.model import valid_snapshot_name
 from holdfast_images.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast_images.administration import ImageLocks, ImagePool
     from holdfast_images.catalog.catalog import Catalog
     from holdfast_images.catalog.tables import Image, Snapshot
+    from holdfast_images.detached import DetachedJobs
     from holdfast_images.jobs import ImageJobs
     from holdfast_images.maintenance.facts import MendedRow
     from holdfast_images.maintenance.gc import Collection
@@ -90,6 +85,18 @@ class ImageManager:
         self.close()
 
     # --- its parts ---
+
+    def acting_as(self, actor: str, engine: Engine) -> ImageManager:
+        """A light manager for one request of another thread, over what this one and the engine have opened.
+
+        It is not closed: whoever has opened those closes them.
+        """
+        from holdfast import Engine  # noqa: PLC0415 - as below
+
+        other = ImageManager.__new__(type(self))
+        other.settings, other._host, other.actor = self.settings, self._host, actor
+        other.engine = Engine(engine.store, self.flows, actor=actor)
+        return other
 
     @cached_property
     def engine(self) -> Engine:
@@ -325,17 +332,7 @@ class ImageManager:
     ) -> CreatedSnapshot:
         """Make one more snapshot of an image; one of this name that is in use is found. Crash: as in process."""
         self._begin()
-        self._found(image_id)
-        unpacked = self._catalog.get_unpacked_image_by_id(image_id)
-        if unpacked is None:
-            raise UnknownImage(f"image {image_id} is not unpacked", hint="process it first: holdfast process-image")
-        request = ActivateRequest(
-            image_id=image_id,
-            device_id=unpacked.device_id,
-            device_name=unpacked.device_name,
-            snapshot_name=valid_snapshot_name(name),
-        )
-        return self._jobs.activate(request, on_progress, stop)
+        return self._jobs.run_activation(self.detached.snapshot(image_id, name), on_progress, stop)
 
     def activate(
         self, *names: str, on_progress: OnProgress | None = None, stop: StopSource | None = None
@@ -366,8 +363,7 @@ class ImageManager:
         One that is mounted or open stays as it is: DeviceBusy.
         """
         jobs = self._begin()
-        request = DeactivateRequest(snapshot_name=valid_snapshot_name(name), delete=delete)
-        job = jobs.submit("deactivate-snapshot", request, key=f"{name}/{'delete' if delete else 'keep'}")
+        job = self.detached.deactivate(name, delete=delete)
         done = jobs.run(job, DeactivatedSnapshot, name=f"deactivate {name}", on_progress=on_progress, stop=stop)
         return msgspec.structs.replace(done, deleted=delete)
 
@@ -384,10 +380,15 @@ class ImageManager:
         What is mounted or open is not removed; CatalogConflict if it has snapshots and is not forced.
         """
         jobs = self._begin()
-        self._found(image_id)
-        key = f"{image_id}/{'force' if force else 'careful'}"
-        job = jobs.submit("remove-image", RemoveRequest(image_id=image_id, force=force), key=key)
+        job = self.detached.remove(image_id, force=force)
         return jobs.run(job, RemovedImage, name=f"remove {image_id}", on_progress=on_progress, stop=stop)
+
+    @property
+    def detached(self) -> DetachedJobs:
+        """The same, left to a worker: `snapshot`, `activate`, `deactivate`, `remove` answer with the id of a job."""
+        from holdfast_images.detached import DetachedJobs  # noqa: PLC0415 - as above
+
+        return DetachedJobs(self._host, self._known_jobs)
 
     def _begin(self) -> ImageJobs:
         jobs = self._known_jobs
@@ -395,16 +396,9 @@ class ImageManager:
         return jobs
 
     def _reactivated(self, row: Snapshot, on_progress: OnProgress | None, stop: StopSource | None) -> ActivatedSnapshot:
-        unpacked = self._catalog.get_unpacked_image_by_id(row.image_id)
-        request = ActivateRequest(
-            image_id=row.image_id,
-            device_id=row.origin_device_id,
-            device_name=unpacked.device_name if unpacked else "",
-            snapshot_name=row.snapshot_name,
-        )
         answer = ActivatedSnapshot(image_id=row.image_id, snapshot_name=row.snapshot_name)
         try:
-            made = self._jobs.activate(request, on_progress, stop)
+            made = self._jobs.run_activation(self.detached.reactivate(row), on_progress, stop)
         except Interrupted:
             raise
         except HoldfastError as error:
