@@ -73,6 +73,10 @@ class Client:
             raise BadInput(f"two different flows are named {flow.name!r}", hint="rename one of them")
         self._flows[flow.name] = flow
 
+    def acting_as(self, actor: str) -> Client:
+        """A client of the same store, flows and limits, whose actions are journaled as those of somebody else."""
+        return Client(self.store, self._flows.values(), actor=actor, request_limit=self._request_limit)
+
     @property
     def flows(self) -> Mapping[str, Flow[Any, Any]]:
         """The flows known here, by name."""
