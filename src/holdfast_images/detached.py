@@ -9,8 +9,6 @@ from holdfast_images.host import LocalHost
 from holdfast_images.jobs import ImageJobs
 from holdfast_images.model import valid_snapshot_name
 
-SEE_SNAPSHOTS = "see which there are: holdfast snapshots"
-
 
 class DetachedJobs:
     """Jobs about the images of this host. An equal one that is not finished yet is the same job.
@@ -54,8 +52,9 @@ class DetachedJobs:
         )
 
     def deactivate(self, name: str, *, delete: bool = False) -> str:
-        """A snapshot taken out of use; with `delete`, removed. One that is not known is the job's error."""
+        """A snapshot taken out of use; with `delete`, removed. UnknownImage if there is none of this name."""
         request = DeactivateRequest(snapshot_name=valid_snapshot_name(name), delete=delete)
+        self._snapshot(name)
         return self._jobs.submit("deactivate-snapshot", request, key=f"{name}/{'delete' if delete else 'keep'}")
 
     def remove(self, image_id: str, *, force: bool = False) -> str:
@@ -70,10 +69,10 @@ class DetachedJobs:
 
     def _refuse_unknown(self, image_id: str) -> None:
         if self._host.catalog.get_image_by_id(image_id) is None:
-            raise UnknownImage(f"there is no image {image_id!r}", hint="see which there are: holdfast images")
+            raise self._host.missing_image(image_id)
 
     def _snapshot(self, name: str) -> Snapshot:
         row = self._host.catalog.get_snapshot_by_name(name)
         if row is None:
-            raise UnknownImage(f"there is no snapshot {name}", hint=SEE_SNAPSHOTS)
+            raise self._host.missing_snapshot(name)
         return row

@@ -2,6 +2,7 @@
 
 ImageError (HoldfastError)
 ├── InvalidName                 a name, key, digest or URL that cannot be; nothing was changed
+├── SourceRefused               whoever asks over HTTP may not name this source
 ├── Interrupted                 whoever waited was told to stop; the job goes on at the next call
 ├── TryAgain                    passing: the step's retry policy decides
 │   ├── SourceUnavailable         network, server, or a range that came back wrong
@@ -26,6 +27,7 @@ ImageError (HoldfastError)
     ├── CatalogConflict           the database refuses a row: it would contradict another one
     ├── CatalogUnusable           the database is newer than this program, damaged, or somebody else's
     ├── UnknownImage              no image or snapshot of this name
+    │   └── ImageElsewhere          another host of this store has it
     └── NotInstalled              packages that images need are missing here
 """
 
@@ -36,7 +38,7 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast import ErrorRecord
 
@@ -63,6 +65,10 @@ class ImageError(HoldfastError):
 
 class InvalidName(ImageError):
     """A name, key, digest or URL is not one: the call is wrong and changed nothing."""
+
+
+class SourceRefused(ImageError):
+    """Whoever asks may not name this source: see the setting `api_sources`."""
 
 
 class Interrupted(ImageError):
@@ -182,6 +188,19 @@ class CatalogUnusable(Permanent):
 
 class UnknownImage(Permanent):
     """The catalog has no image or snapshot of this name."""
+
+
+class ImageElsewhere(UnknownImage):
+    """Another host of this store has it: its devices are worked on there only."""
+
+    def __init__(self, message: str = "", *, hosts: Sequence[str] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.hosts = tuple(hosts)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For those who read errors by program."""
+        return {"hosts": list(self.hosts)}
 
 
 class NotInstalled(Permanent):

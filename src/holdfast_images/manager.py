@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast_images.errors import ImageError, Interrupted, InvalidName, UnknownImage
 from holdfast_images.flows.existing import find_finished
 from holdfast_images.flows.schemas import ProcessRequest
-from holdfast_images.host import Adoption, HostReport, LocalHost
+from holdfast_images.host import SEE_IMAGES, Adoption, HostReport, LocalHost
 from holdfast_images.messages import (
     ActivatedSnapshot,
     CreatedSnapshot,
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from holdfast_images.catalog.catalog import Catalog
     from holdfast_images.catalog.tables import Image, Snapshot
     from holdfast_images.detached import DetachedJobs
+    from holdfast_images.fleet import ImageFleet
     from holdfast_images.jobs import ImageJobs
     from holdfast_images.maintenance.facts import MendedRow
     from holdfast_images.maintenance.gc import Collection
 
 NO_SETTINGS = Settings()
-SEE_IMAGES = "see which there are: holdfast images"
 
 
 class ImageManager:
@@ -93,9 +93,8 @@ class ImageManager:
         """
         from holdfast import Engine  # noqa: PLC0415 - as below
 
-        other = ImageManager.__new__(type(self))
-        other.settings, other._host, other.actor = self.settings, self._host, actor
-        other.engine = Engine(engine.store, self.flows, actor=actor)
+        other = ImageManager(self._host.place, self.settings, actor=actor)
+        vars(other).update(_host=self._host, engine=Engine(engine.store, self.flows, actor=actor))
         return other
 
     @cached_property
@@ -279,7 +278,7 @@ class ImageManager:
         image = catalog.get_image_by_id(image_id)
         if image is None and not any(job.is_unfinished for job in jobs):
             if not jobs:
-                raise UnknownImage(f"there is no image {image_id!r}", hint=SEE_IMAGES)
+                raise self._host.missing_image(image_id)
             raise UnknownImage(
                 f"there is no image {image_id!r}; its last job, {jobs[0].flow}, is {jobs[0].state}",
                 hint=f"see why: holdfast job show {jobs[0].job_id}",
@@ -322,7 +321,7 @@ class ImageManager:
     def _found(self, image_id: str) -> Image:
         row = self._catalog.get_image_by_id(image_id)
         if row is None:
-            raise UnknownImage(f"there is no image {image_id!r}", hint=SEE_IMAGES)
+            raise self._host.missing_image(image_id)
         return row
 
     # --- snapshots and removal ---
@@ -346,7 +345,7 @@ class ImageManager:
         rows = {row.snapshot_name: row for row in self._catalog.list_snapshots()}
         unknown = [name for name in names if name not in rows]
         if unknown:
-            raise UnknownImage(f"there is no snapshot {unknown[0]}", hint="see which there are: holdfast snapshots")
+            raise self._host.missing_snapshot(unknown[0])
         wanted = [rows[name] for name in names] if names else [row for row in rows.values() if row.active]
         return [self._reactivated(row, on_progress, stop) for row in wanted]
 
@@ -472,6 +471,13 @@ class ImageManager:
         from holdfast_images.administration import ImageLocks  # noqa: PLC0415 - as above
 
         return ImageLocks(self._host, self._known_jobs)
+
+    @property
+    def fleet(self) -> ImageFleet:
+        """What all hosts of the store have: `images`, `snapshots`, `locks`, a page at a time, `counts` and `hosts`."""
+        from holdfast_images.fleet import ImageFleet  # noqa: PLC0415 - as above
+
+        return ImageFleet(self._host, self._known_jobs.engine)
 
     def host(self) -> HostReport:
         """What this host is called, and whose its data directory is. Changes nothing."""
