@@ -6,11 +6,9 @@ What a handler gets is allowed, complete and of its types. Handlers run in a bou
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from inspect import iscoroutinefunction
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 from starlette._utils import get_route_path
@@ -23,37 +21,11 @@ from starlette.types import Scope as ASGIScope
 from holdfast.errors import HoldfastError
 from holdfast.web.parameters import accepts, checked_path, decoded, is_media_type
 from holdfast.web.principal import Authenticator, Principal
-from holdfast.web.problems import MEDIA_TYPE, RETRY_AFTER, Problem, Refused, told
+from holdfast.web.problems import MEDIA_TYPE, Problem, Refused, told
 from holdfast.web.routes import JSON, Call, PageRoute, Reply, Route, Services
+from holdfast.web.threads import Threads
 
 FORM = "application/x-www-form-urlencoded"
-THREADS = 8
-MOST_WAITING = 200
-"""Requests that wait for a thread; what comes beyond is told to come again."""
-
-T = TypeVar("T")
-
-
-class Threads:
-    """A bounded pool with a bounded queue before it."""
-
-    def __init__(self, _services: Services) -> None:
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-web")
-        self._waiting = 0
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """The result of the function, called in a thread."""
-        if self._waiting >= THREADS + MOST_WAITING:
-            raise Refused(503, "overloaded", "too many requests at once", headers={"Retry-After": str(RETRY_AFTER)})
-        self._waiting += 1
-        try:
-            return await asyncio.wrap_future(self._pool.submit(contextvars.copy_context().run, function))
-        finally:
-            self._waiting -= 1
-
-    def close(self) -> None:
-        """Let what runs come to its end."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Endpoint:
@@ -95,7 +67,8 @@ class Endpoint:
         run = self._services.get(Threads).run
         if iscoroutinefunction(route.handler):
             call = await run(lambda: self._call(request, route, body))
-            return _response(await cast(Any, route.handler)(call), route, method)
+            reply = await _unless_gone(request, cast(Awaitable[Reply], route.handler(call)))
+            return _response(reply, route, method)
         return await run(lambda: _response(cast(Reply, route.handler(self._call(request, route, body))), route, method))
 
     def _call(self, request: Request, route: Route, body: bytes) -> Call:
@@ -186,6 +159,25 @@ async def _body_of(request: Request, route: Route) -> bytes:
             raise too_large
         parts.append(part)
     return b"".join(parts)
+
+
+async def _unless_gone(request: Request, answer: Awaitable[Reply]) -> Reply:
+    """The answer; given up when the client is gone, so that nothing is held for nobody."""
+    answering, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+        raise ClientDisconnect
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _content(headers: Headers, route: Route, body: bytes) -> Any:

@@ -63,8 +63,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     media_type: str = JSON
     """Of the answer."""
+    also: Mapping[int, str] = {}
+    """Other statuses of success with the same kind of answer, and what each means."""
     problems: tuple[int, ...] = ()
     """Statuses that it may answer, beside those that every route may."""
+    takes: tuple[str, ...] = ()
+    """Request headers that it heeds: see openapi.REQUEST_HEADERS."""
+    gives: tuple[str, ...] = ()
+    """Response headers: see openapi.RESPONSE_HEADERS."""
     description: str = ""
     body_limit: int = BODY_LIMIT
 
@@ -198,6 +204,12 @@ class Call:
     def service(self, kind: Callable[[Services], Service]) -> Service:
         """What the application's handlers share: see Services.get."""
         return self.services.get(kind)
+
+    async def in_thread(self, function: Callable[[], Service]) -> Service:
+        """The result of a plain function, for handlers that run in the event loop."""
+        from holdfast.web.threads import Threads  # noqa: PLC0415 - which knows the services
+
+        return await self.services.get(Threads).run(function)
 
     def link(self, path: str) -> str:
         """A path of this application as it is seen from outside."""
