@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from holdfast_images.catalog.tables import Snapshot
 from holdfast_images.errors import UnknownImage
-from holdfast_images.flows.schemas import ActivateRequest, DeactivateRequest, RemoveRequest
+from holdfast_images.flows.schemas import PROCESS, ActivateRequest, DeactivateRequest, RemoveRequest
 from holdfast_images.host import LocalHost
-from holdfast_images.jobs import ImageJobs
+from holdfast_images.jobs import UNFINISHED, ImageJobs
+from holdfast_images.messages import (
+    CreatedSnapshot,
+    DeactivatedSnapshot,
+    ImageReport,
+    Processed,
+    RemovedImage,
+    StageProgress,
+)
 from holdfast_images.model import valid_snapshot_name
 
 
@@ -62,6 +70,38 @@ class DetachedJobs:
         self._refuse_unknown(image_id)
         key = f"{image_id}/{'force' if force else 'careful'}"
         return self._jobs.submit("remove-image", RemoveRequest(image_id=image_id, force=force), key=key)
+
+    # --- what came of them, when they have ended; what ended one badly is raised as it was in the job ---
+
+    def processed(self, job_id: str) -> Processed:
+        """Of an image that was submitted."""
+        return self._jobs.run_image(job_id)
+
+    def created(self, job_id: str) -> CreatedSnapshot:
+        """Of `snapshot` and `activate`."""
+        return self._jobs.run_activation(job_id, None, None)
+
+    def deactivated(self, job_id: str) -> DeactivatedSnapshot:
+        """Of `deactivate`."""
+        return self._jobs.response(job_id, DeactivatedSnapshot)
+
+    def removed(self, job_id: str) -> RemovedImage:
+        """Of `remove`."""
+        return self._jobs.response(job_id, RemovedImage)
+
+    def has_ended(self, job_id: str) -> bool:
+        """Will it not go on by itself?"""
+        return self._jobs.state_of(job_id) not in UNFINISHED
+
+    def stages(self, report: ImageReport) -> list[StageProgress]:
+        """How far the stages of the last job are that processes an image; none if none did."""
+        process = self._host.flow_name(PROCESS)
+        last = next((job for job in report.jobs if job.flow == process), None)
+        return self._jobs.progress(last.job_id) if last is not None else []
+
+    def image_of(self, name: str) -> str:
+        """Whose snapshot it is. UnknownImage if there is none of this name."""
+        return self._snapshot(name).image_id
 
     def has_worker(self) -> bool:
         """Is a worker there that runs them?"""

@@ -150,6 +150,11 @@ class ImageFleet:
         rows = [_snapshot_row(each) for each in found[:limit]]
         return SnapshotPage(rows=rows, next=f"f{found[limit - 1].id}" if len(found) > limit else None)
 
+    @property
+    def own_host(self) -> str:
+        """What this host is called here; empty in a store that one host has."""
+        return self._host.host
+
     def locks(self) -> list[HostLock]:
         """The locks of all hosts, oldest first, some hundred of them."""
         return self._host.catalog.locks_of_all()

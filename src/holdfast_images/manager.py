@@ -407,15 +407,22 @@ class ImageManager:
     # --- archives ---
 
     def inspect(
-        self, source: str | Path | None = None, *, key: str | None = None, sha256: str | None = None
+        self,
+        source: str | Path | None = None,
+        *,
+        key: str | None = None,
+        sha256: str | None = None,
+        most_bytes: int | None = None,
+        seconds: float | None = None,
     ) -> Inspection:
         """Say everything that is wrong with an archive: a file, a URL, or a key in the bucket of the settings.
 
         Nothing is unpacked and nothing recorded; an object is fetched into a temporary directory and removed again.
+        What is larger is refused, and what takes longer ended, if it is said so.
         """
         from holdfast_images.administration import inspect_source  # noqa: PLC0415 - as above
 
-        return inspect_source(self.settings, source, key, sha256)
+        return inspect_source(self.settings, source, key, sha256, most_bytes, seconds)
 
     # --- maintenance ---
 

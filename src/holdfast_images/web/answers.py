@@ -14,7 +14,15 @@ from holdfast_images.archive.entry import ArchiveFinding
 from holdfast_images.catalog.fleet import HostLock
 from holdfast_images.fleet import PAGE_LIMIT, ImageRow, SnapshotRow
 from holdfast_images.maintenance.gc import Action, Collected, Collection
-from holdfast_images.messages import ImageJob, ImageReport, StageProgress
+from holdfast_images.messages import (
+    CreatedSnapshot,
+    DeactivatedSnapshot,
+    ImageJob,
+    ImageReport,
+    Processed,
+    RemovedImage,
+    StageProgress,
+)
 
 MOST_TEXT = 2048
 Text = Annotated[str, Meta(max_length=MOST_TEXT)]
@@ -33,7 +41,8 @@ class ImageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of the download."""
     text: Text = ""
     """In the id or the key."""
-    cursor: Cursor | None = None
+    after: Cursor | None = None
+    """A cursor: `next` of another page."""
     limit: Limit = 50
 
 
@@ -44,7 +53,8 @@ class SnapshotQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     image_id: Name = ""
     active: bool = False
     """Only those in use."""
-    cursor: Cursor | None = None
+    after: Cursor | None = None
+    """A cursor: `next` of another page."""
     limit: Limit = 50
 
 
@@ -105,13 +115,37 @@ class ExtendBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Bytes of its file; without it nearly full metadata are doubled, and block devices that have grown are used."""
 
 
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that will be run by a worker; `Location` leads to it."""
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that a worker runs; `Location` leads to it. None if all is done already, and no job was needed."""
 
-    job_id: str
-    image_id: str = ""
+    job_id: str | None
+    image_id: str
     has_worker: bool = True
     """Is a worker there that runs it?"""
+
+
+class ProcessBegun(Begun, frozen=True, kw_only=True):
+    """An image that is on its way, or there."""
+
+    done: Processed | None = None
+
+
+class SnapshotBegun(Begun, frozen=True, kw_only=True):
+    """A snapshot that is on its way, or in use."""
+
+    done: CreatedSnapshot | None = None
+
+
+class DeactivationBegun(Begun, frozen=True, kw_only=True):
+    """A snapshot that goes, or is, out of use."""
+
+    done: DeactivatedSnapshot | None = None
+
+
+class RemovalBegun(Begun, frozen=True, kw_only=True):
+    """An image that goes, or is gone."""
+
+    done: RemovedImage | None = None
 
 
 class ImageRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,18 +206,20 @@ class LockAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one image: what this host has, how far it is, and which other hosts have it."""
+    """Everything about one image: what this host has of it, how far it is, and which hosts have it."""
 
     image_id: str
-    image: ImageRecord | None
-    verification: VerificationRecord | None
-    warnings: tuple[ArchiveFinding, ...] | None
-    device: DeviceRecord | None
-    snapshots: list[SnapshotRecord]
-    lock: LockAnswer | None
-    jobs: tuple[ImageJob, ...]
-    stages: list[StageProgress]
-    """Of the last job that processes it."""
+    image: ImageRecord | None = None
+    verification: VerificationRecord | None = None
+    warnings: tuple[ArchiveFinding, ...] | None = None
+    """What was warned of; None if that cannot be read, or the image is not here."""
+    device: DeviceRecord | None = None
+    snapshots: list[SnapshotRecord] = []
+    lock: LockAnswer | None = None
+    jobs: tuple[ImageJob, ...] = ()
+    """The newest first, some ten of them, each with the step that it is in."""
+    stages: list[StageProgress] = []
+    """Of the last job that processes it: steps and bytes."""
     hosts: list[ImageRow]
 
 
@@ -235,7 +271,8 @@ def image_detail(report: ImageReport, stages: list[StageProgress], hosts: list[I
 
 def lock_answer(lock: HeldLock | HostLock) -> LockAnswer:
     """A lock as it is answered."""
-    return _record(LockAnswer, lock)
+    answer: LockAnswer = _record(LockAnswer, lock)
+    return answer
 
 
 def bytes_of(actions: list[Action] | tuple[Action, ...]) -> int:
