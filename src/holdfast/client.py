@@ -209,7 +209,7 @@ class Client:
             children=children,
             seen=self.store.job(job_id).state,
             expected_head=expected_head,
-            metadata=_checked(metadata),
+            metadata=checked_metadata(metadata),
             dry_run=dry_run,
         )
 
@@ -254,7 +254,7 @@ class Client:
             from_state=from_state,
             seen=self.store.job(job_id).state,
             expected_head=expected_head,
-            metadata=_checked(metadata),
+            metadata=checked_metadata(metadata),
             dry_run=dry_run,
         )
 
@@ -282,7 +282,7 @@ class Client:
             priority=None if priority is None else checked_priority(priority),
             queue=None if queue is None else checked_queue(queue),
             expected_head=expected_head,
-            metadata=_checked(metadata),
+            metadata=checked_metadata(metadata),
         )
 
     def force(
@@ -309,7 +309,7 @@ class Client:
             given(reason)
             return path
         seen = job.state
-        by: Any = {"actor": self.actor, "reason": given(reason), "metadata": _checked(metadata), "seen": seen}
+        by: Any = {"actor": self.actor, "reason": given(reason), "metadata": checked_metadata(metadata), "seen": seen}
         by["expected_head"] = expected_head
         if to is not JobState.PENDING:
             self.store.fail(job_id, quarantine=to is JobState.QUARANTINED, **by)
@@ -421,7 +421,7 @@ def given(reason: str) -> str:
     return storable(reason.strip())
 
 
-def _checked(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """What goes into the journal beside the reason: an object of JSON that is not too large."""
     try:
         encoded = msgspec.json.encode(metadata)

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketClose
 
 from holdfast.engine import Engine
 from holdfast.errors import BadInput
-from holdfast.web import house, jobs, openapi
+from holdfast.web import flows, house, jobs, openapi, upkeep
 from holdfast.web.dispatch import Endpoint, problem_response
 from holdfast.web.principal import Authenticator, nobody
 from holdfast.web.problems import problem
@@ -90,7 +90,9 @@ def api_routes(extensions: Sequence[Extension] = ()) -> list[Route]:
 
 def _own_routes() -> Iterator[Route]:
     yield from house.ROUTES
+    yield from flows.ROUTES
     yield from jobs.ROUTES
+    yield from upkeep.ROUTES
     yield from openapi.ROUTES
     if find_spec("holdfast.web.events"):
         yield from import_module("holdfast.web.events").ROUTES

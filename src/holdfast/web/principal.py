@@ -32,6 +32,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope
     kind: str
     """How they are known: token, unix, session, host app."""
+    account: str = ""
+    """Who that is whatever process they ask from, if `actor` says more; keys of requests are told apart by it."""
 
 
 class Authenticator(Protocol):
