@@ -80,7 +80,7 @@ class FleetTables(CatalogOperations):
         )
 
     def copies_of_image(self, image_id: str) -> list[ImageCopy]:
-        """The image on every host that has it, without its devices."""
+        """The image on every host that has it."""
         return self._all(ImageCopy, "copies_of_image", image_id=image_id, most=MOST_HOSTS)
 
     def page_of_snapshots(

@@ -480,8 +480,12 @@ ORDER BY i.id DESC LIMIT :most;
 -- name: copies_of_image
 -- Which hosts have it, and how far each is.
 SELECT {host_shown} i.id, i.image_id, i.s3_key, i.checksum, i.size_bytes, i.download_status, i.activation_status,
-    i.created_at, i.updated_at, CAST(NULL AS TEXT) AS device_name, 0 AS snapshots, 0 AS in_use
-FROM images AS i WHERE i.image_id = :image_id ORDER BY i.id LIMIT :most;
+    i.created_at, i.updated_at, u.device_name,
+    (SELECT count(*) FROM snapshots AS s WHERE {same_host} AND s.image_id = i.image_id) AS snapshots,
+    (SELECT count(*) FROM snapshots AS s WHERE {same_host} AND s.image_id = i.image_id AND s.active = true) AS in_use
+FROM images AS i
+LEFT JOIN unpacked_images AS u USING ({host_column} image_id)
+WHERE i.image_id = :image_id ORDER BY i.id LIMIT :most;
 
 -- name: page_of_snapshots
 -- Of every host, newest first.
