@@ -123,7 +123,7 @@ def test_snapshots_are_made_taken_out_of_use_brought_back_and_removed(api: Image
     left = [row["snapshot_name"] for row in api.get("/v1/snapshots?image_id=demo")["rows"]]
 
     assert (made["created"], again["created"], out["deactivated"]) == (True, False, True)
-    assert Path(made["snapshot_path"]).name == "second#1"
+    assert "second#1" in Path(made["snapshot_path"]).parts
     assert active == ["snap-demo"]
     assert (back["snapshot_name"], gone["snapshot_name"]) == ("second#1", "second#1")
     assert left == ["snap-demo"]
