@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core.states import JobState
 from holdfast.core.values import ulid_from
-from holdfast.store.session import ResultRows, Session, storable_texts
+from holdfast.store.session import ResultRows, Session, storable_texts, to_json
 
 FIRST_ID, LAST_ID = "", "~"
 """Before and behind every id."""
@@ -16,6 +16,10 @@ FIRST_ID, LAST_ID = "", "~"
 _STEP = {
     "sqlite": "json_extract(d.definition, '$.steps[' || ({next}) || ']')",
     "postgres": "d.definition::jsonb -> 'steps' ->> ({next})::integer",
+}
+_ONE_OF = {
+    "sqlite": "IN (SELECT value FROM json_each(:job_ids))",
+    "postgres": "= ANY (ARRAY(SELECT jsonb_array_elements_text(CAST(:job_ids AS jsonb))))",
 }
 _NEXT = "coalesce((SELECT max(s.position) FROM steps AS s WHERE s.job_id = j.job_id), -1) + 1"
 
@@ -35,6 +39,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Submitted at this time or later."""
     step: str | None = None
     """The step that it is in, or will go on with; a job that has succeeded is in none."""
+    job_ids: tuple[str, ...] = ()
+    """One of these; none given are all."""
 
 
 class Condition(NamedTuple):
@@ -66,6 +72,8 @@ def condition_of(wanted: JobFilter, dialect: str) -> Condition:
     if wanted.step:
         step = _STEP[dialect].format(next=_NEXT)
         conditions.append(f"(SELECT {step} FROM definitions AS d WHERE d.fingerprint = j.fingerprint) = :step")  # noqa: S608
+    if wanted.job_ids:
+        conditions.append(f"j.job_id {_ONE_OF[dialect]}")
     if wanted.older_than is not None:
         conditions.append("j.job_id < :older_than")
     if wanted.newer_than is not None:
@@ -76,6 +84,7 @@ def condition_of(wanted: JobFilter, dialect: str) -> Condition:
         "key_prefix": wanted.key_prefix or None,
         "pattern": f"%{_escaped(wanted.error_text)}%" if wanted.error_text else None,
         "step": wanted.step or None,
+        "job_ids": to_json(wanted.job_ids) if wanted.job_ids else None,
         "older_than": _first_id_at(wanted.older_than),
         "newer_than": _first_id_at(wanted.newer_than),
     }
