@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast_images.catalog.catalog import Catalog
     from holdfast_images.catalog.tables import Image, Snapshot
     from holdfast_images.detached import DetachedJobs
+    from holdfast_images.devices.protocol import PoolStatus
     from holdfast_images.fleet import ImageFleet
     from holdfast_images.jobs import ImageJobs
     from holdfast_images.maintenance.facts import MendedRow
@@ -464,6 +465,10 @@ class ImageManager:
         if not dry_run:
             self.prepare()
         return collect_garbage(self._host, engine, dry_run=dry_run, refusals_older_than=refusals_older_than)
+
+    def room(self) -> PoolStatus:
+        """How much room there is for devices on this host. PoolUnusable if there is no pool."""
+        return self._host.devices.pool()
 
     @cached_property
     def pool(self) -> ImagePool:

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast import HoldfastError
-from holdfast.web import Extension
+from holdfast.web import Extension, NavEntry
 from holdfast_images import errors
 from holdfast_images.settings import Settings
 from holdfast_images.web.access import ImageAccess
 from holdfast_images.web.images import ImageRoutes
+from holdfast_images.web.page import ImagePages
 from holdfast_images.web.upkeep import UpkeepRoutes
 
 STATUSES: Mapping[type[HoldfastError], int] = {
@@ -42,8 +43,12 @@ def image_extension(place: str | Path, settings: Settings) -> Extension:
     """The routes and views of the images at a place. Opens nothing; InvalidName if `api_sources` is wrong."""
     access = ImageAccess(place, settings)
     _ = access.prefixes
+    images, upkeep = ImageRoutes(access), UpkeepRoutes(access)
     return Extension(
         name="images",
-        routes=(*ImageRoutes(access).table(), *UpkeepRoutes(access).table()),
+        routes=(*images.table(), *upkeep.table()),
+        pages=ImagePages(access, images, upkeep).table(),
+        nav=(NavEntry(title="Images", path="/images"),),
+        templates=("holdfast_images.web", "templates"),
         statuses=STATUSES,
     )

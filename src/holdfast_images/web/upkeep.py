@@ -12,6 +12,7 @@ from holdfast.web import Call, Reply, Route, Scope
 from holdfast.web.conditions import etag, expected_heads
 from holdfast.web.problems import Refused
 from holdfast_images.administration import PoolReport
+from holdfast_images.devices.protocol import PoolStatus
 from holdfast_images.fleet import ImageCounts, ImageHost
 from holdfast_images.maintenance.gc import Action
 from holdfast_images.manager import ImageManager
@@ -68,21 +69,9 @@ class UpkeepRoutes:
         images, image_id = self._access.images(call), image_of(call)
         wish: VerifyBody = call.body
         if wish.deep:
-            self._refuse_large(images, image_id)
+            refuse_large(images, image_id)
         with self._access.long("verification"):
             return Reply(body=FindingList(findings=images.verify(image_id, deep=wish.deep)))
-
-    @staticmethod
-    def _refuse_large(images: ImageManager, image_id: str) -> None:
-        report = images.status(image_id)
-        size = (report.image.size_bytes if report.image else 0) + (report.device.size_bytes if report.device else 0)
-        if size > DEEP_BYTES:
-            raise Refused(
-                422,
-                "too-large-to-read",
-                f"image {image_id} has {size:,} bytes to be read, and {DEEP_BYTES:,} are read for a request",
-                hint=f"on its host: holdfast image verify {image_id} --deep",
-            )
 
     def verify_all(self, call: Call) -> Reply:
         """What of everything is not as it is recorded."""
@@ -94,20 +83,25 @@ class UpkeepRoutes:
     def plan(self, call: Call) -> Reply:
         """What gc would remove."""
         with self._access.long("collection"):
-            found = self._plan(self._access.images(call))
+            found = self.planned(self._access.images(call))
         return Reply(body=found, headers=etag(found.plan))
 
     @staticmethod
-    def _plan(images: ImageManager) -> CollectionPlan:
+    def planned(images: ImageManager) -> CollectionPlan:
+        """The plan, with its mark."""
         actions = images.collect(dry_run=True).actions
         return CollectionPlan(actions=actions, bytes=bytes_of(actions), plan=plan_mark(actions))
 
     def collect(self, call: Call) -> Reply:
         """Remove what was planned; the plan that was looked at is named by If-Match."""
-        expected = expected_heads(call.headers)
-        images = self._access.images(call)
+        return Reply(body=self.carry_out(call, self._access.images(call), expected_heads(call.headers)))
+
+    def carry_out(
+        self, call: Call, images: ImageManager, expected: Sequence[str], *, reason: str = ""
+    ) -> CollectionDone:
+        """Collect, if the plan is still one of those, or whatever it is if none is given; and note it in the log."""
         with self._access.long("collection"):
-            if expected and (now := self._plan(images)).plan not in expected:
+            if expected and (now := self.planned(images)).plan not in expected:
                 raise Refused(
                     412,
                     "plan-changed",
@@ -117,8 +111,9 @@ class UpkeepRoutes:
                     headers=etag(now.plan),
                 )
             done = collection_done(images.collect())
-        note_deed(call, f"gc removed {len(done.removed)} leftovers, {done.bytes:,} bytes; {len(done.kept)} stay")
-        return Reply(body=done)
+        why = f": {reason}" if reason else ""
+        note_deed(call, f"gc removed {len(done.removed)} leftovers, {done.bytes:,} bytes; {len(done.kept)} stay{why}")
+        return done
 
     # --- locks, pool, hosts ---
 
@@ -139,6 +134,10 @@ class UpkeepRoutes:
             raise Refused(409, "lock-moved-on", f"the lock of image {image_id} has another holder now")
         note_deed(call, f"released the lock of image {image_id}, held by {released.locked_by}")
         return Reply(body=lock_answer(released))
+
+    def room(self, call: Call) -> Reply:
+        """How much room there is for devices on this host."""
+        return Reply(body=self._access.images(call).room())
 
     def pool(self, call: Call) -> Reply:
         """How much room there is in the thin pool of this host."""
@@ -170,6 +169,15 @@ class UpkeepRoutes:
             _route("GET", "/v1/image-counts", "countImages", "Count images and snapshots.", self.counts, ImageCounts),
             _route("GET", "/v1/image-hosts", "listImageHosts", "Which hosts keep images.", self.hosts, list[ImageHost]),
             _route("GET", "/v1/image-locks", "listImageLocks", "The locks of images.", self.locks, LockList),
+            _route(
+                "GET",
+                "/v1/image-room",
+                "getImageRoom",
+                "How much room there is for devices on this host.",
+                self.room,
+                PoolStatus,
+                problems=(409, 503),
+            ),
             _route(
                 "GET",
                 "/v1/image-pool",
@@ -261,6 +269,19 @@ class UpkeepRoutes:
                 body=ExtendBody,
                 problems=(503, 507),
             ),
+        )
+
+
+def refuse_large(images: ImageManager, image_id: str) -> None:
+    """Raise a problem if there is more of an image than is read for a request."""
+    report = images.status(image_id)
+    size = (report.image.size_bytes if report.image else 0) + (report.device.size_bytes if report.device else 0)
+    if size > DEEP_BYTES:
+        raise Refused(
+            422,
+            "too-large-to-read",
+            f"image {image_id} has {size:,} bytes to be read, and {DEEP_BYTES:,} are read for a request",
+            hint=f"on its host: holdfast image verify {image_id} --deep",
         )
 
 
