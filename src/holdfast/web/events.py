@@ -24,7 +24,6 @@ from holdfast.web.credentials import key_of
 from holdfast.web.principal import Principal
 from holdfast.web.problems import Refused
 from holdfast.web.routes import Call, Reply, Route, Services
-from holdfast.web.threads import Threads
 
 log = logging.getLogger("holdfast.web")
 
@@ -191,6 +190,13 @@ class Feed:
             most = self.streams_per_client if has_most else self.most_streams
             hint = "close some of them; one stream has all changes"
             raise Refused(429, "too-many-streams", f"{whose} to {most} streams already", hint=hint)
+
+    async def subscribed(self, call: Call) -> Subscription:
+        """The same from an event loop, with what the call wants; waits its turn when many come at once."""
+        loop, wanted = asyncio.get_running_loop(), call.query
+        place = call.headers.get("last-event-id") or wanted.after
+        found = self._catching_up.submit(self.subscribe, call, wanted, place, loop)
+        return await asyncio.wrap_future(found)
 
     async def stream(self, subscription: Subscription) -> AsyncIterator[bytes]:
         """What the client is sent until it leaves, is too slow, may not listen any more, or the server stops."""
@@ -383,10 +389,8 @@ class Feed:
 
 
 async def _events(call: Call) -> Reply:
-    feed, loop = call.service(Feed), asyncio.get_running_loop()
-    place = call.headers.get("last-event-id") or call.query.after
-    subscription = await call.service(Threads).run(lambda: feed.subscribe(call, call.query, place, loop))
-    return Reply(body=feed.stream(subscription), headers=dict(_HEADERS))
+    feed = call.service(Feed)
+    return Reply(body=feed.stream(await feed.subscribed(call)), headers=dict(_HEADERS))
 
 
 _HEADERS: Mapping[str, str] = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
