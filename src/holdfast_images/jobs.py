@@ -11,13 +11,14 @@ import msgspec
 
 from holdfast import Engine, HoldfastError, JobState, PipelineResponse, Worker
 from holdfast.errors import JobFailed, NotFound
-from holdfast_images.catalog.tables import HostClaim
+from holdfast_images.catalog.tables import HostClaim, Snapshot
 from holdfast_images.errors import CatalogUnavailable, ImageBusy, ImageError, Interrupted, NoThreads, error_from
 from holdfast_images.flows.existing import ExistingImage
 from holdfast_images.flows.process import queue_limits
 from holdfast_images.flows.schemas import PROCESS, ActivateRequest, ActivateResponse, ProcessRequest, key_of
 from holdfast_images.host import LocalHost
 from holdfast_images.messages import (
+    ActivatedSnapshot,
     CreatedSnapshot,
     ImageEvent,
     ImageJob,
@@ -181,6 +182,23 @@ class ImageJobs:
             snapshot_path=made.device_path,
             created=made.activated,
         )
+
+    def reactivated(
+        self,
+        row: Snapshot,
+        submit: Callable[[Snapshot], str],
+        on_progress: OnProgress | None,
+        stop: StopSource | None,
+    ) -> ActivatedSnapshot:
+        """A snapshot that is in use again, or why it is not: one that is not stops none of the others."""
+        answer = ActivatedSnapshot(image_id=row.image_id, snapshot_name=row.snapshot_name)
+        try:
+            made = self.run_activation(submit(row), on_progress, stop)
+        except Interrupted:
+            raise
+        except HoldfastError as error:
+            return msgspec.structs.replace(answer, error=error)
+        return msgspec.structs.replace(answer, snapshot_path=made.snapshot_path)
 
     def run_image(
         self, job_id: str, *, on_progress: OnProgress | None = None, stop: StopSource | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast_images.errors import ImageError, Interrupted, InvalidName, UnknownImage
+from holdfast_images.errors import ImageError, InvalidName, UnknownImage
 from holdfast_images.flows.existing import find_finished
 from holdfast_images.flows.schemas import ProcessRequest
 from holdfast_images.host import SEE_IMAGES, Adoption, HostReport, LocalHost
@@ -117,6 +117,11 @@ class ImageManager:
         from holdfast_images.flows.process import queue_limits  # noqa: PLC0415 - as above
 
         return queue_limits(self._host)
+
+    @property
+    def has_images(self) -> bool:
+        """Was an image ever processed here? Makes nothing."""
+        return self._host.has_catalog
 
     @property
     def is_shared(self) -> bool:
@@ -348,7 +353,7 @@ class ImageManager:
         if unknown:
             raise self._host.missing_snapshot(unknown[0])
         wanted = [rows[name] for name in names] if names else [row for row in rows.values() if row.active]
-        return [self._reactivated(row, on_progress, stop) for row in wanted]
+        return [self._jobs.reactivated(row, self.detached.reactivate, on_progress, stop) for row in wanted]
 
     def deactivate(
         self,
@@ -394,16 +399,6 @@ class ImageManager:
         jobs = self._known_jobs
         self.prepare()
         return jobs
-
-    def _reactivated(self, row: Snapshot, on_progress: OnProgress | None, stop: StopSource | None) -> ActivatedSnapshot:
-        answer = ActivatedSnapshot(image_id=row.image_id, snapshot_name=row.snapshot_name)
-        try:
-            made = self._jobs.run_activation(self.detached.reactivate(row), on_progress, stop)
-        except Interrupted:
-            raise
-        except HoldfastError as error:
-            return msgspec.structs.replace(answer, error=error)
-        return msgspec.structs.replace(answer, snapshot_path=made.snapshot_path)
 
     # --- archives ---
 

@@ -74,6 +74,7 @@ EXTENSION = CommandExtension(
     about=ABOUT,
     entries=ENTRIES,
     default_app="holdfast_images.cli.session:image_app",
+    web="holdfast_images.cli.session:web_extension",
     keys=frozenset(KEYS.split()),
     codes=CODES,
 )
