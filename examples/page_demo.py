@@ -159,7 +159,7 @@ class SlowSource(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Give an image away, a little at a time."""
-        found = self.content.get(self.path)
+        found = self.content.get(self.path.partition("?")[0])
         self.send_response(404 if found is None else 200)
         self.send_header("Content-Length", str(len(found or b"")))
         self.send_header("ETag", f'"{self.path}"')
@@ -279,9 +279,13 @@ class Life:
         self._images = ImageManager.open(state, Settings(), actor="demo")
         self._source = source
         self._count = 0
-        for queue, limit in (("orders", 4), ("reports", 1), ("mail", 3)):
+        for queue, limit in (("orders", 4), ("reports", 1), ("mail", 3), ("downloads", 3), ("unpacking", 2)):
             self._engine.queue(queue, limit=limit)
         self._engine.store.pause_queue("mail", actor="operator:nadia", reason="the mail server moves, back at noon")
+
+    def begin(self) -> None:
+        """The first image makes the tables by which the server knows that there are images to be shown."""
+        self._process(0)
 
     def go_on(self) -> None:
         """One half second of it."""
@@ -296,7 +300,7 @@ class Life:
         ):
             if self._count % every == first % every and self._waiting(each) < 30:
                 self._submit(each)
-        if self._count % 14 == 4:
+        if self._count % 14 == 0:
             self._process(self._count // 14)
         if self._count == 10:
             self._images.submit(self._images.request(f"{self._source}/vendor.tar", image_id="vendor"))
@@ -374,8 +378,7 @@ def demonstrate(made: Path, stop: threading.Event, port: int, seconds: float | N
         processes = Processes(environment, log)
         stack.callback(processes.stop)
         processes.keep_working()
-        # An image makes the tables that the server looks for when it starts.
-        life.go_on()
+        life.begin()
         link = processes.serve(port_to_use(port))
         print(f"\n  open, once and within ten minutes:\n\n    {link}\n\n  Ctrl-C ends it all. Log: {log}\n", flush=True)
         until = None if seconds is None else time.monotonic() + seconds

@@ -87,6 +87,11 @@ class ImagesShown:
         """How many of those on the page are."""
         return sum(row.state in UNDER_WAY for row in self.page.rows)
 
+    @property
+    def failed(self) -> int:
+        """How many of those on the page did not come to a good end."""
+        return sum(row.state in ("failed", "quarantined") for row in self.page.rows)
+
     @cached_property
     def counts(self) -> ImageCounts:
         """Of all hosts."""
