@@ -41,9 +41,9 @@ HERE = Path(__file__).parent
 PORT = 8118
 WORKERS = 2
 IMAGES = ("base", "web", "database", "cache", "runner", "mail", "search", "monitor")
-MOST_IMAGES = 12
+MOST_IMAGES = 8
 MEBIBYTE = 1 << 20
-BYTES_PER_SECOND = 700_000
+BYTES_PER_SECOND = 1_600_000
 PR_SET_PDEATHSIG = 1
 
 
@@ -177,7 +177,7 @@ class SlowSource(BaseHTTPRequestHandler):
 @contextmanager
 def image_source() -> Iterator[str]:
     for number, name in enumerate(IMAGES):
-        SlowSource.content[f"/{name}.tar"] = image_of(name, 3 + number % 4)
+        SlowSource.content[f"/{name}.tar"] = image_of(name, 8 + 2 * (number % 4))
     SlowSource.content["/vendor.tar"] = image_of("vendor", 1, is_hostile=True)
     server = ThreadingHTTPServer(("127.0.0.1", 0), SlowSource)
     server.daemon_threads = True
