@@ -68,6 +68,7 @@ _ENTRIES = {
         "holdfast.cli.serve", "token", "Make, list and revoke the tokens that let in by TCP.", OPERATIONS
     ),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
+    "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),
 }
 
 
