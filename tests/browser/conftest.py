@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from holdfast import Engine, JobState
 from tests.browser.living import FLOWS, Order, take_order
@@ -142,6 +142,7 @@ def filled(shop: Shop) -> dict[str, str]:
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
     assert found, "the browser is missing: make tools"
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield browser
@@ -163,7 +164,7 @@ class Watched:
 
     def new_page(self) -> Page:
         page = self.context.new_page()
-        page.on("console", lambda message: self._heard(message.type, message.text))
+        page.on("console", lambda message: self._heard(message.type, f"{message.text} {message.location}"))
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.add_init_script(

@@ -219,6 +219,7 @@ def _serve(
         server.run_on([one for one, _ in sockets], stop_on=signals.descriptor)
         if running is not None:
             refuse_failed(running)
+    log.info("stopped")
 
 
 def _links(settings: CommandSettings, tokens: TokenStore, by_tcp: Sequence[socket.socket]) -> list[str]:

@@ -173,13 +173,13 @@ function connect() {
     pause = FIRST;
     show(false);
   };
-  source.onmessage = (event) => {
+  source.addEventListener("change", (event) => {
     last = event.lastEventId || last;
     changedAt = now();
     let change;
     try { change = JSON.parse(event.data); } catch { return; }
     for (const e of live()) if (e.dataset.live && concerns(e.dataset.live, change)) staleNow(e.dataset.fragment);
-  };
+  });
   source.addEventListener("resync", (event) => {
     last = event.lastEventId || "";
     const line = $("#resynced");
@@ -276,8 +276,8 @@ document.addEventListener("submit", (event) => {
     event.preventDefault();
     const data = new FormData(form);
     if (event.submitter?.name) data.append(event.submitter.name, event.submitter.value);
-    ask(`${form.action}?${new URLSearchParams(data)}`);
-  } else if (form.method === "post") {
+    ask(`${form.getAttribute("action")}?${new URLSearchParams(data)}`); // a button may be named "action"
+  } else if (form.getAttribute("method") === "post") {
     if (form.dataset.sent) { event.preventDefault(); return; }
     form.dataset.sent = "yes";
     setTimeout(() => { delete form.dataset.sent; }, 3000);
