@@ -201,6 +201,7 @@ class ServedHere:
         trust_scheme: bool = False,
     ) -> None:
         limits = limits or ServerLimits()
+        self.stop_seconds = limits.stop_seconds
         self.tokens = TokenStore(engine.tables(TABLES))
         credentials = Credentials(token=ByToken(self.tokens), session=BySession(self.tokens))
         self.application = app(engine, authenticate=credentials, extensions=[Login(self.tokens).extension])
