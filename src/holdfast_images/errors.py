@@ -3,6 +3,7 @@
 ImageError (HoldfastError)
 ├── InvalidName                 a name, key, digest or URL that cannot be; nothing was changed
 ├── SourceRefused               whoever asks over HTTP may not name this source
+├── TooLarge                    more than is read while somebody waits for an answer over HTTP
 ├── Interrupted                 whoever waited was told to stop; the job goes on at the next call
 ├── TryAgain                    passing: the step's retry policy decides
 │   ├── SourceUnavailable         network, server, or a range that came back wrong
@@ -10,6 +11,7 @@ ImageError (HoldfastError)
 │   ├── ImageBusy                 somebody else holds the image or its device
 │   ├── DeviceBusy                the kernel or another process has it open
 │   ├── NoThreads                 this host starts no more of them
+│   ├── ServerBusy                the server has enough under way that takes long
 │   └── CatalogUnavailable        the database is locked, full or out of reach at the moment
 └── Permanent                   trying again cannot help: the job is aborted
     ├── ImageRefused              the content breaks a rule; says code, entry and offset
@@ -71,6 +73,10 @@ class SourceRefused(ImageError):
     """Whoever asks may not name this source: see the setting `api_sources`."""
 
 
+class TooLarge(ImageError):
+    """More would have to be read than is read while somebody waits for an answer over HTTP."""
+
+
 class Interrupted(ImageError):
     """Waiting was ended by a signal; the job is not finished and goes on at the next call."""
 
@@ -97,6 +103,10 @@ class DeviceBusy(TryAgain):
 
 class NoThreads(TryAgain):
     """This host starts no more threads or processes: a limit is reached."""
+
+
+class ServerBusy(TryAgain):
+    """The server has as much under way as may take long at once."""
 
 
 class CatalogUnavailable(TryAgain):

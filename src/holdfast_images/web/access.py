@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from holdfast.web import Call, Principal, Scope
-from holdfast_images.errors import SourceRefused, TryAgain
+from holdfast_images.errors import ServerBusy, SourceRefused
 from holdfast_images.manager import ImageManager
 from holdfast_images.model import valid_image_id, valid_snapshot_name
 from holdfast_images.settings import Settings
@@ -21,10 +21,6 @@ log = logging.getLogger("holdfast_images.web")
 
 MOST_LONG = 3
 """What takes long runs in so many threads of the server at most; the others are for everybody."""
-
-
-class ServerBusy(TryAgain):
-    """As much as may take long at once is under way already."""
 
 
 class ImageAccess:

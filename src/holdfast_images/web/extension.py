@@ -18,6 +18,7 @@ STATUSES: Mapping[type[HoldfastError], int] = {
     errors.ImageError: 500,
     errors.InvalidName: 400,
     errors.SourceRefused: 403,
+    errors.TooLarge: 422,
     errors.TryAgain: 503,
     errors.SourceUnavailable: 502,
     errors.ImageBusy: 409,

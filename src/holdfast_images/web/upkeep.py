@@ -13,6 +13,7 @@ from holdfast.web.conditions import etag, expected_heads
 from holdfast.web.problems import Refused
 from holdfast_images.administration import PoolReport
 from holdfast_images.devices.protocol import PoolStatus
+from holdfast_images.errors import ImageBusy, TooLarge
 from holdfast_images.fleet import ImageCounts, ImageHost
 from holdfast_images.maintenance.gc import Action
 from holdfast_images.manager import ImageManager
@@ -131,7 +132,7 @@ class UpkeepRoutes:
         wish: ReleaseBody = call.body
         released = next(iter(images.locks.release([image_id], force=wish.force)), None)
         if released is None:
-            raise Refused(409, "lock-moved-on", f"the lock of image {image_id} has another holder now")
+            raise ImageBusy(f"the lock of image {image_id} has another holder now", hint="look at it again")
         note_deed(call, f"released the lock of image {image_id}, held by {released.locked_by}")
         return Reply(body=lock_answer(released))
 
@@ -273,13 +274,11 @@ class UpkeepRoutes:
 
 
 def refuse_large(images: ImageManager, image_id: str) -> None:
-    """Raise a problem if there is more of an image than is read for a request."""
+    """Raise TooLarge if there is more of an image than is read for a request."""
     report = images.status(image_id)
     size = (report.image.size_bytes if report.image else 0) + (report.device.size_bytes if report.device else 0)
     if size > DEEP_BYTES:
-        raise Refused(
-            422,
-            "too-large-to-read",
+        raise TooLarge(
             f"image {image_id} has {size:,} bytes to be read, and {DEEP_BYTES:,} are read for a request",
             hint=f"on its host: holdfast image verify {image_id} --deep",
         )
