@@ -42,6 +42,8 @@ from holdfast.views.records import (
 COUNT_CAP = 10_000
 """Nothing is counted further than to here."""
 PAGE_LIMIT = 500
+BACKLOG_LOOK = 20_000
+"""So many of the oldest jobs that wait are counted, queue by queue."""
 SAMPLE = 2_000
 """Of the jobs submitted in the last hour, the newest so many are what statistics are made of."""
 
@@ -71,21 +73,25 @@ class Views:
         wanted = wanted or JobFilter()
         backwards, beyond = _position_in(cursor)
         found = self._store.list_jobs(wanted, beyond=beyond, limit=limit + 1, newest_first=not backwards)
-        more, jobs = len(found) > limit, found[:limit]
+        more, jobs = len(found.jobs) > limit, found.jobs[:limit]
         if backwards:
             jobs.reverse()
-        before = more if backwards else beyond is not None
-        behind = beyond is not None if backwards else more
+        first, last = (jobs[0].job_id, jobs[-1].job_id) if jobs else (None, None)
+        onward = (first if backwards else last) if more else found.more
+        back = (last if backwards else first) if beyond is not None else None
+        before, behind = (onward, back) if backwards else (back, onward)
         return JobPage(
             rows=self._rows(jobs),
-            previous=f"b{jobs[0].job_id}" if before and jobs else None,
-            next=f"f{jobs[-1].job_id}" if behind and jobs else None,
+            previous=before and f"b{before}",
+            next=behind and f"f{behind}",
+            looked=found.looked,
         )
 
     def count(self, wanted: JobFilter | None = None) -> BoundedCount:
         """How many jobs that is, as far as it is counted."""
         found = self._store.count_jobs(wanted or JobFilter(), most=COUNT_CAP + 1)
-        return BoundedCount(count=min(found, COUNT_CAP), capped=found > COUNT_CAP)
+        capped = found.jobs > COUNT_CAP or found.looked is not None
+        return BoundedCount(count=min(found.jobs, COUNT_CAP), capped=capped, looked=found.looked)
 
     def _rows(self, jobs: Sequence[JobRecord]) -> list[JobRow]:
         current = {one.job_id: one for one in self._store.running([job.job_id for job in jobs])}
@@ -120,7 +126,7 @@ class Views:
 
     def _house(self, *, with_queues: bool) -> _House:
         return _House(
-            queues={queue.name: queue for queue in self._store.queues()} if with_queues else {},
+            queues={queue.name: queue for queue in self._store.queues(most=0)} if with_queues else {},
             under_way=self._store.under_way() if with_queues else [],
             live_flows=frozenset(name for worker in self._client.live_workers() for name in worker.flows),
             now=self._store.now(),
@@ -188,13 +194,13 @@ class Views:
             known = ", ".join(sorted(self._client.flows)) or "none"
             raise UnknownFlowError(f"flow {name!r} is not registered", hint=f"registered here: {known}")
         now = self._store.now()
-        recent = self._store.list_jobs(JobFilter(flow=name, newer_than=now - HOUR), limit=SAMPLE)
+        recent = self._store.list_jobs(JobFilter(flow=name, newer_than=now - HOUR), limit=SAMPLE).jobs
         steps = {step: StepFigures() for step in (*flow.definition.steps, CLEANUP)}
         edges: Counter[tuple[str, str]] = Counter()
         for rows in self._store.steps_of([job.job_id for job in recent]).values():
             add_steps(steps, edges, rows, now)
         add_ends(steps, flow, recent, self._store.executions_of(ended_badly(recent)))
-        running = self._store.list_jobs(JobFilter(flow=name, states=(JobState.RUNNING,)), limit=SAMPLE)
+        running = self._store.list_jobs(JobFilter(flow=name, states=(JobState.RUNNING,)), limit=SAMPLE).jobs
         for current in self._store.running([job.job_id for job in running]):
             if current.step in steps:
                 steps[current.step].running += 1
@@ -240,11 +246,13 @@ class Views:
     # --- the house ---
 
     def queues(self) -> list[QueueView]:
-        """Every queue."""
-        backlog = {one.queue: one for one in self._store.backlog()}
+        """Every queue, with what waits in it among the oldest jobs that wait."""
+        backlog = {one.queue: one for one in self._store.backlog(most=BACKLOG_LOOK)}
+        queues = self._store.queues(most=BACKLOG_LOOK)
+        looked = BACKLOG_LOOK if sum(queue.pending for queue in queues) >= BACKLOG_LOOK else None
         return [
-            QueueView(queue=queue, backlog=backlog.get(queue.name, Backlog(queue=queue.name)))
-            for queue in self._store.queues()
+            QueueView(queue=queue, backlog=backlog.get(queue.name, Backlog(queue=queue.name)), looked=looked)
+            for queue in queues
         ]
 
     def workers(self) -> list[WorkerView]:
@@ -261,7 +269,7 @@ class Views:
     def overview(self) -> Overview:
         """Everything at once, of bounded cost."""
         now = self._store.now()
-        recent = self._store.list_jobs(JobFilter(newer_than=now - HOUR), limit=SAMPLE)
+        recent = self._store.list_jobs(JobFilter(newer_than=now - HOUR), limit=SAMPLE).jobs
         throughput = [0] * 60
         for job in recent:
             ago = (now - job.updated_at) // MINUTE
