@@ -111,7 +111,14 @@ class Bulk:
         )
 
     def submit(
-        self, wanted: JobFilter, action: Action, *, reason: str, actor: str | None = None, per_second: float = 50.0
+        self,
+        wanted: JobFilter,
+        action: Action,
+        *,
+        reason: str,
+        actor: str | None = None,
+        per_second: float = 50.0,
+        job_id: str | None = None,
     ) -> str:
         """Act on all that matches now, in the background and not faster than that; the id of the job that does it."""
         _states_of(action)
@@ -126,7 +133,7 @@ class Bulk:
             per_second=per_second,
         )
         self._store.set_queue(NAME, max_running=1, actor=None)
-        return self._client.submit(self.flow, request)
+        return self._client.submit_or_find(self.flow, request, job_id=job_id).job_id
 
     # --- the steps ---
 
