@@ -28,6 +28,8 @@ class CommandExtension(NamedTuple):
     """What else the settings file may have in it."""
     codes: Mapping[type[HoldfastError], ExitCode]
     """The exit codes of its own errors."""
+    web: str | None = None
+    """`module:function`, which is called with the settings and gives a holdfast.web.Extension: what `serve` adds."""
 
 
 # --- Exit codes, and how an error is told: `error: …`, then `hint: …`, or one JSON object ---------------

@@ -59,10 +59,13 @@ ACTOR_LIMIT = 200
 class CommandSettings:
     """The settings every command understands. The command line is stronger than the environment, that than the file."""
 
-    def __init__(self, *, keys: frozenset[str] = frozenset(), default_app: str | None = None) -> None:
+    def __init__(
+        self, *, keys: frozenset[str] = frozenset(), default_app: str | None = None, web: str | None = None
+    ) -> None:
         self.json = False
         self.verbosity = 0
         self.default_app = default_app
+        self.web = web
         self._keys = keys
         self._given: dict[str, str] = {}
         self._sources: dict[str, ParameterSource] = {}

@@ -17,7 +17,7 @@ from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.core.values import ulid_from
 from holdfast.store.rows import shown
-from holdfast.store.session import ResultRows, Session, storable_texts
+from holdfast.store.session import ResultRows, Session, storable_texts, to_json
 
 FIRST_ID, LAST_ID = "", "~"
 """Before and behind every id."""
@@ -45,6 +45,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Submitted at this time or later."""
     step: str | None = None
     """The step that it is in, or will go on with; a job that has succeeded is in none."""
+    job_ids: tuple[str, ...] = ()
+    """One of these; none given are all."""
 
 
 class Found(NamedTuple):
@@ -132,6 +134,9 @@ class Listing:
 
     def _want(self, wanted: JobFilter) -> None:
         """What an index answers, the most telling first, and what none does."""
+        if wanted.job_ids:
+            self._parameters["job_ids"] = to_json(wanted.job_ids)
+            self._indexes.append(_Index((f"j.job_id {_ONE_OF[self._session.dialect]}",)))
         if wanted.key_prefix:
             self._indexes.append(_Index((self._key_begins(wanted.key_prefix),), by_key=True))
         states = set(wanted.states or (UNSETTLED if wanted.error_text or wanted.step else ()))
@@ -229,6 +234,10 @@ class Listing:
         return self._session.run_planned(sql, {**self._parameters, **values})
 
 
+_ONE_OF = {
+    "sqlite": "IN (SELECT value FROM json_each(:job_ids))",
+    "postgres": "= ANY (ARRAY(SELECT jsonb_array_elements_text(CAST(:job_ids AS jsonb))))",
+}
 _UNSETTLED = " AND j.state <> 'succeeded'"
 """As the index of these says it."""
 _ERROR = (
