@@ -14,12 +14,13 @@ from holdfast.cli.command import (
     Codes,
     CommandEntry,
     CommandExtension,
+    CommandSettings,
     ExitCode,
+    GlobalOption,
     LazyGroup,
     code_of,
     tell,
 )
-from holdfast.cli.settings import CommandSettings, GlobalOption
 from holdfast.errors import HoldfastError
 
 COMPLETION = "_HOLDFAST_COMPLETE"
@@ -71,6 +72,7 @@ _ENTRIES = {
         "holdfast.cli.top", "top", "Watch the house in a terminal, over a store or a server.", OPERATIONS
     ),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
+    "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),
 }
 
 

@@ -18,10 +18,9 @@ import click
 import msgspec
 
 from holdfast import logs
-from holdfast.cli.command import Command, ExitCode, Group
+from holdfast.cli.command import Command, CommandSettings, ExitCode, Group
 from holdfast.cli.context import App, app_of, opened
 from holdfast.cli.output import note, print_json, print_table, show, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast.cli.worker import (
     RunOptions,
     StopSignals,
@@ -219,6 +218,7 @@ def _serve(
         server.run_on([one for one, _ in sockets], stop_on=signals.descriptor)
         if running is not None:
             refuse_failed(running)
+    log.info("stopped")
 
 
 def _links(settings: CommandSettings, tokens: TokenStore, by_tcp: Sequence[socket.socket]) -> list[str]:

@@ -35,6 +35,9 @@ SECURITY_HEADERS: Sequence[tuple[bytes, bytes]] = (
 )
 
 
+_CLOSING = {**{name.decode(): value.decode() for name, value in SECURITY_HEADERS}, "connection": "close"}
+
+
 class Guarded:
     """An application whose every response has the security headers, and which other sites' pages cannot write to."""
 
@@ -118,7 +121,7 @@ class Limited:
             # A page of another site, whose name was made to mean this machine after it had been loaded.
             hint = "for a name that a proxy sends: --allow-host"
             refusal = problem(421, "unknown-host", "this server is not known by the name in the Host header", hint=hint)
-            await problem_response(refusal, {"Connection": "close"})(scope, receive, send)
+            await problem_response(refusal, _CLOSING)(scope, receive, send)
             return
         if self._trust_scheme and is_local(scope) and header_of(scope, b"x-forwarded-proto") == "https":
             scope = {**scope, "scheme": "https"}
@@ -157,7 +160,7 @@ class Limited:
         await self._app(scope, receive_in_time, send_noted)
         if late and not begun:
             refusal = problem(408, "body-too-slow", f"the body did not come within {self._body_seconds:g} s")
-            await problem_response(refusal, {"Connection": "close"})(scope, receive, send)
+            await problem_response(refusal, _CLOSING)(scope, receive, send)
 
 
 def host_name(host: str | None) -> str | None:

@@ -185,10 +185,13 @@ def given_sockets() -> list[socket.socket]:
         return []
     found = []
     for descriptor in range(FIRST_GIVEN, FIRST_GIVEN + int(count)):
-        os.set_inheritable(descriptor, False)
-        one = socket.socket(fileno=descriptor)
-        is_stream = one.type == socket.SOCK_STREAM and one.family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-        if not is_stream or not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        try:
+            os.set_inheritable(descriptor, False)
+            one = socket.socket(fileno=descriptor)
+            listens = one.type == socket.SOCK_STREAM and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        except OSError as error:
+            raise SettingsError(f"descriptor {descriptor} of the service manager is no socket: {error}") from error
+        if not listens or one.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
             raise SettingsError("the service manager gives a socket that does not listen", hint="ListenStream=")
         found.append(one)
     return found

@@ -117,7 +117,7 @@ def wide(flow: FlowView, notes: dict[str, str]) -> Drawing:
     gap = min(120.0, max(46.0, (1170 - columns * BOX) / max(1, columns - 1)))
     left = PILL + 46
     right = left + columns * BOX + (columns - 1) * gap
-    drawing.width = right + 46 + 102
+    drawing.width = right + 46 + 116
     top = 26 + 16 * len(flow.handoffs) + 34 if flow.handoffs else 30
     pitch = BOX_HEIGHT + 76
     for position in range(len(steps)):
@@ -127,8 +127,8 @@ def wide(flow: FlowView, notes: dict[str, str]) -> Drawing:
     first, last = drawing.boxes[0], drawing.boxes[-1]
     state = Pill(0, first.middle - PILL_HEIGHT / 2, PILL, "pending", words.bounded(flow.pending), "wait")
     end_x = last.x + BOX + 46
-    drawing.pills += [state, Pill(end_x, last.middle - PILL_HEIGHT / 2, 102, "succeeded", f"{flow.ways_out.succeeded:,}", "")]
-    drawing.lines += _handoffs_above(figures, drawing, end_x + 51, last.middle - PILL_HEIGHT / 2)
+    drawing.pills += [state, Pill(end_x, last.middle - PILL_HEIGHT / 2, 116, "succeeded", f"{flow.ways_out.succeeded:,}", "")]
+    drawing.lines += _handoffs_above(figures, drawing, end_x + 58, last.middle - PILL_HEIGHT / 2)
     drawing.lines += _main_lines(figures, drawing.boxes, end_x, gap)
     _ways_out_below(figures, drawing, single=len(rows) == 1)
     return drawing

@@ -85,6 +85,10 @@ class Frame:
         """The address of an asset; it changes with its content, and so it may be kept for ever."""
         return f"{self.call.link('/static/')}{name}?v={digest(name)}"
 
+    def sentence(self, text: str) -> str:
+        """A sentence of the engine's own, with its times as times of day."""
+        return words.sentence(text, self.now)
+
     def clock(self, at: int) -> str:
         """A time of day, with the date if it is not of today."""
         return words.clock(at, self.now)
@@ -104,6 +108,7 @@ class Frame:
             "url": self.url,
             "static": self.static,
             "clock": self.clock,
+            "sentence": self.sentence,
             "query_of": query_of,
             "may": self.may,
             "sheets": [],

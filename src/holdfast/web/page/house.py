@@ -96,9 +96,9 @@ class House:
         paused = sum(one.backlog.ready for one in self.paused)
         ready = sum(one.backlog.ready for one in self.overview.queues) - paused
         parts = [
-            (ready, "for a slot or a worker"),
-            (sum(one.backlog.waiting for one in self.overview.queues), "for another job"),
-            (sum(one.backlog.scheduled for one in self.overview.queues), "for their time"),
+            (ready, "could start"),
+            (sum(one.backlog.waiting for one in self.overview.queues), "wait for another job"),
+            (sum(one.backlog.scheduled for one in self.overview.queues), "scheduled"),
             (paused, "paused"),
         ]
         return [(number, why) for number, why in parts if number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -106,6 +107,13 @@ class OneJob:
         if self.is_open and self.view.explanation.code in WANTS_A_LOOK:
             return "warn"
         return self.job.state.value
+
+    @property
+    def sentence(self) -> str:
+        """Why it is there, without the commands of a shell: what they do is a button here, and the hint has its line."""
+        text = re.sub(rf"; [a-z ]+: holdfast job [a-z]+ {self.job_id}", "", self.view.explanation.sentence)
+        hint = self.view.explanation.details.get("hint")
+        return text.removesuffix(f" Hint: {hint}.").removesuffix(f" Hint: {hint}") if hint else text
 
     @cached_property
     def progress(self) -> str | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.hash_chain import evidence_in
-from holdfast.core.progress import step_at
+from holdfast.core.hash_chain import ENDING_PLANNED, evidence_in
+from holdfast.core.progress import CLEANUP, step_at
 from holdfast.core.records import JournalEntry, StepRecord
 from holdfast.core.states import LIVE_STATUSES, JobState
 from holdfast.core.step import CRASH_CODES, EndCode
@@ -21,7 +21,8 @@ MOST_EXECUTIONS = 40
 """The last so many are drawn; the list of those before them is in the journal."""
 SQUEEZED = 0.12
 """The share of a long idle stretch."""
-LONG = 0.3
+LONG, LONG_MS = 0.3, 10_000
+"""Of all the time, and at least: what is shorter is not squeezed."""
 FUTURE = 0.06
 LEAST = 0.22
 """Per cent: what is shorter is drawn as long as this."""
@@ -78,7 +79,7 @@ class Axis:
     def __init__(self, start: int, end: int, idle: Sequence[Stretch], now: int | None) -> None:
         end = max(end, start + 1)
         self._knots: list[tuple[int, float]] = []
-        long_ones = [one for one in idle if one.end - one.start > LONG * (end - start)]
+        long_ones = [one for one in idle if one.end - one.start > max(LONG_MS, LONG * (end - start))]
         # What is left over is shared by all the rest, as long as it was.
         busy = (end - start) - sum(one.end - one.start for one in long_ones)
         room = 100 * (1 - (FUTURE if now is not None else 0.01)) - 100 * SQUEEZED * len(long_ones)
@@ -125,7 +126,7 @@ class Axis:
 def _tick(at: int, step: int) -> str:
     if step >= words.DAY:
         return words.full(at)[5:10]
-    return words.precise(at) if step < words.SECOND else words.precise(at)[:8] if step < words.MINUTE else words.precise(at)[:5]
+    return words.precise(at)[6:] if step < words.SECOND else words.precise(at)[:8] if step < words.MINUTE else words.precise(at)[:5]
 
 
 class Waterfall:
@@ -135,6 +136,7 @@ class Waterfall:
         self._view, self._journal, self._names, self._now = view, journal, steps, now
         self._is_open = view.job.state in (JobState.PENDING, JobState.RUNNING)
         self._ends = {entry.exec_id: entry for entry in journal if entry.exec_id and entry.exec_to in ("aborted", "done")}
+        self._endings = {entry.exec_id: entry for entry in journal if entry.exec_id and entry.reason.startswith(ENDING_PLANNED)}
         executions = view.executions
         self.left_out = max(0, len(executions) - MOST_EXECUTIONS)
         self._executions = executions[self.left_out :]
@@ -199,9 +201,16 @@ class Waterfall:
             yield self._execution(one)
             yield from self._steps(one)
         if self._view.job.state is not JobState.SUCCEEDED and self._names:
-            reached = len(self._view.steps) + (1 if self._view.current is not None and self._view.current.step else 0)
-            for name in self._names[reached:]:
+            for name in self._names[self._reached() :]:
                 yield Row("ghost", name, said="not reached")
+
+    def _reached(self) -> int:
+        """How many steps have been begun by the last execution, or before it."""
+        last = self._executions[-1].execution if self._executions else None
+        ending = self._endings.get(last.exec_id) if last is not None else None
+        if ending is not None and ending.step in self._names:  # its cleanup may have taken back what was finished
+            return list(self._names).index(ending.step) + 1
+        return len(self._view.steps) + (1 if last is not None and self._open_step(self._executions[-1], last.started_at) else 0)
 
     def _execution(self, one: ExecutionView) -> Row:
         execution = one.execution
@@ -220,10 +229,20 @@ class Waterfall:
         at = execution.started_at
         for step in one.steps:
             took = step.finished_at - step.started_at
-            tags = (f"{step.tries + 1} tries",) if step.tries else ()
+            tags = (f"{step.tries} tries",) if step.tries > 1 else ()
             row = Row("s", step.step, tags=tags, said=words.duration(took))
             row.stretches.append(Stretch("done", step.started_at, step.finished_at, f"{words.duration(took)}, done"))
             at = step.finished_at
+            yield row
+        ending = self._endings.get(execution.exec_id)
+        if ending is not None and ending.step:
+            evidence = evidence_in(ending.metadata)
+            failure = evidence.failure if evidence is not None else None
+            tags = (f"{failure.tries} tries",) if failure is not None and failure.tries > 1 else ()
+            _, said, tone = _ENDINGS.get(evidence.code or "" if evidence is not None else "", ("run", "ended", ""))
+            row = Row("s", ending.step, tags=tags, said=said, tone=tone, failed_at=[ending.at] if tone == "failed" else [])
+            row.stretches.append(Stretch("run", at, max(at, ending.at), f"{words.duration(max(0, ending.at - at))}, {said}"))
+            at = max(at, ending.at)
             yield row
         row_of_open = self._open_step(one, at)
         if row_of_open is not None:
@@ -241,12 +260,14 @@ class Waterfall:
         if name is None or (not is_live and execution.code in (EndCode.COMPLETED, EndCode.HANDOFF)):
             return None
         end = self._end_of(one)
-        tags = tuple(tag for tag, there in (("interrupted", execution.interrupted), (f"{execution.tries + 1} tries", execution.tries > 0)) if there)
+        tags = tuple(tag for tag, there in (("interrupted", execution.interrupted), (f"{execution.tries} tries", execution.tries > 1)) if there)
         row = Row("s", name, tags=tags)
         if is_live:
             self._add_live(row, one, at, end)
             return row
         kind, said, tone = _ENDINGS.get(execution.code or "", ("run", execution.code or "ended", ""))
+        if name == CLEANUP and execution.code != EndCode.CLEANUP_FAILED:
+            kind, said, tone = "done", "gave all back", ""
         row.stretches.append(Stretch(kind, at, end, f"{words.duration(end - at)}, {said}"))
         row.said, row.tone = said, tone
         if tone == "failed" and kind == "run":

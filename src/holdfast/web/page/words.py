@@ -44,6 +44,15 @@ def inert_lines(text: object) -> Markup:
     return Markup("\n").join(inert(line) for line in str(text).split("\n"))
 
 
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)Z")
+
+
+def sentence(text: str, now: int) -> str:
+    """A sentence of the engine's own, with its times as times of day."""
+    today = f"{_moment(now):%Y-%m-%d}"
+    return _ISO.sub(lambda found: found[2] if found[1] == today else f"{found[1]} {found[2][:5]}", text)
+
+
 def plain(text: object) -> str:
     """The same for an attribute, where there are no tags."""
     return _UNSEEN.sub(lambda found: f"[{_name(found[0])}]", str(text))
@@ -93,8 +102,10 @@ def duration(milliseconds: float | None) -> str:
     """A length of time that is measured: 4 ms, 1.1 s, 41 s, 2 min 05 s; a dash if it is not known."""
     if milliseconds is None:
         return "–"
+    if milliseconds < 1:
+        return "<1 ms"
     if milliseconds < SECOND:
-        return f"{max(0, round(milliseconds))} ms"
+        return f"{round(milliseconds)} ms"
     return f"{milliseconds / SECOND:.1f} s" if milliseconds < 10 * SECOND else span(milliseconds)
 
 
