@@ -25,7 +25,7 @@ $(INSTALLED): pyproject.toml
 
 # program:package of Debian. The tests compare what they unpack with what these make of it; the compiler makes a clock
 # that can be set for the processes of a random history alone.
-TOOLS := tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential
+TOOLS := tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential promtool:prometheus
 
 tools: ## the programs that the tests need, installed by apt-get if they are missing
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import opened_client
 from holdfast.cli.house import House, HttpSource, Source, StoreSource, token_in
 from holdfast.cli.output import print_json
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.states import JobState
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.views import JobFilter
