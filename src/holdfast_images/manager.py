@@ -176,7 +176,7 @@ class ImageManager:
         Opens nothing of the engine, and makes nothing.
         """
         asked = self._asked(request)
-        if (database := self._host.database) is not None and not database.exists():
+        if not self._host.has_database:
             return None
         try:
             self._host.check_owner()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.cli.command import CommandSettings
 from holdfast.errors import StoreCorrupt
-from holdfast_images.errors import CatalogUnavailable, printable
+from holdfast_images.errors import CatalogUnavailable, NotPermitted, printable
 from holdfast_images.manager import ImageManager
 from holdfast_images.settings import load_settings
 
@@ -29,8 +29,17 @@ def data_option(command: F) -> F:
     )
 
 
-def image_manager(settings: CommandSettings, **flags: Any) -> ImageManager:
-    """The manager that file, environment and these flags ask for, the flags strongest. Opens nothing."""
+@contextmanager
+def image_manager(settings: CommandSettings, **flags: Any) -> Iterator[ImageManager]:
+    """The manager that file, environment and these flags ask for, the flags strongest. Opens nothing itself."""
+    with _manager_of(settings, flags) as images:
+        try:
+            yield images
+        except PermissionError as error:
+            raise NotPermitted.told(error) from error
+
+
+def _manager_of(settings: CommandSettings, flags: Mapping[str, Any]) -> ImageManager:
     return ImageManager.open(settings.place, load_settings(settings.file, os.environ, flags))
 
 
@@ -57,7 +66,7 @@ def image_app(settings: CommandSettings) -> App:
     from holdfast.cli.context import App, RowRepair  # noqa: PLC0415 - other commands do without
     from holdfast.errors import StoreUnavailable  # noqa: PLC0415 - as above
 
-    images = image_manager(settings)
+    images = _manager_of(settings, {})
     images.actor = settings.actor
 
     def start() -> None:
