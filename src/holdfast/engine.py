@@ -71,6 +71,11 @@ class Engine(Client):
             log.log(level, "%s: %s", finding.subject, finding.message)
         return engine
 
+    @property
+    def place(self) -> str:
+        """Where the store is, as it was opened; empty if it was opened by somebody else."""
+        return str(self._place or "")
+
     def register(self, flow: Flow[Any, Any]) -> None:
         """Make a flow known here; a pipeline brings its stages along."""
         super().register(flow)

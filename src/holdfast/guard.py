@@ -156,7 +156,11 @@ class Repaired(NamedTuple):
 
 def plan(store: Store, *, progress: Callable[[int], None] = lambda _jobs: None) -> list[RepairAction]:
     """What should be done about the present findings; nothing is changed. `progress` as for a check."""
-    findings = check(store, deep=False, progress=progress)
+    return plan_for(store, check(store, deep=False, progress=progress))
+
+
+def plan_for(store: Store, findings: Sequence[Finding]) -> list[RepairAction]:
+    """The same about these findings; what has passed meanwhile is left alone."""
     if not findings:
         return []
     jobs = {finding.subject.removeprefix("job ") for finding in findings if finding.subject.startswith("job ")}

@@ -65,10 +65,13 @@ ACTOR_LIMIT = 200
 class CommandSettings:
     """The settings every command understands. The command line is stronger than the environment, that than the file."""
 
-    def __init__(self, *, keys: frozenset[str] = frozenset(), default_app: str | None = None) -> None:
+    def __init__(
+        self, *, keys: frozenset[str] = frozenset(), default_app: str | None = None, web: str | None = None
+    ) -> None:
         self.json = False
         self.verbosity = 0
         self.default_app = default_app
+        self.web = web
         self._keys = keys
         self._given: dict[str, str] = {}
         self._sources: dict[str, ParameterSource] = {}
@@ -221,6 +224,8 @@ class CommandExtension(NamedTuple):
     """What else the settings file may have in it."""
     codes: Mapping[type[HoldfastError], ExitCode]
     """The exit codes of its own errors."""
+    web: str | None = None
+    """`module:function`, which is called with the settings and gives a holdfast.web.Extension: what `serve` adds."""
 
 
 # --- Exit codes, and how an error is told: `error: …`, then `hint: …`, or one JSON object ---------------

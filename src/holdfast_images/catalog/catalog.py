@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.tables import database_path, is_postgres
 from holdfast_images.catalog.devices import DeviceTables
+from holdfast_images.catalog.fleet import FleetTables
 from holdfast_images.catalog.tables import (
     CatalogOperations,
     CatalogSession,
@@ -408,7 +409,7 @@ _TABLES: tuple[tuple[str, type[Row], str], ...] = (
 )
 
 
-class Catalog(ImageTables, DeviceTables, LockTables, HostTables):
+class Catalog(ImageTables, DeviceTables, LockTables, HostTables, FleetTables):
     """All operations. Writes take the engine's transaction as `tx`, or make one of their own.
 
     In a commit step always pass `tx`: on SQLite the engine has the database to itself until the step has ended.
