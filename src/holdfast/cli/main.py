@@ -30,7 +30,13 @@ EXTRAS = {
     "zstandard": "images",
     "psycopg": "postgres",
     "prometheus_client": "metrics",
+<<<<<<< HEAD
     **dict.fromkeys(("h11", "jinja2", "starlette", "uvicorn"), "serve"),
+=======
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "jinja2": "serve",
+>>>>>>> serve-api
 }
 """Which extra of the distribution brings a module that is not needed by everybody."""
 
@@ -68,6 +74,7 @@ _ENTRIES = {
         "holdfast.cli.serve", "token", "Make, list and revoke the tokens that let in by TCP.", OPERATIONS
     ),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
+    "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),
 }
 
 

@@ -20,6 +20,7 @@ from holdfast.views import FlowView
 from holdfast.views.deploy import DeployPlan, doomed
 from holdfast.web.idempotency import once
 from holdfast.web.jobs import Time
+from holdfast.web.parameters import json_as
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Refused
 from holdfast.web.routes import Call, Reply, Route
@@ -146,7 +147,7 @@ def _submit(call: Call) -> Reply:
     if flow.name.startswith(RESERVED):
         raise Refused(403, "reserved-flow", f"jobs of {flow.name} are not submitted like this", hint="POST /v1/bulk")
     try:
-        request = flow.request_codec.decode(bytes(wish.request))
+        request = json_as(bytes(wish.request), flow.request_codec.decode, WRITING_ERRORS)
     except WRITING_ERRORS as error:
         raise invalid_request(flow, error) from None
     client = call.client()
