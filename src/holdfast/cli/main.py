@@ -14,12 +14,13 @@ from holdfast.cli.command import (
     Codes,
     CommandEntry,
     CommandExtension,
+    CommandSettings,
     ExitCode,
+    GlobalOption,
     LazyGroup,
     code_of,
     tell,
 )
-from holdfast.cli.settings import CommandSettings, GlobalOption
 from holdfast.errors import HoldfastError
 
 COMPLETION = "_HOLDFAST_COMPLETE"
@@ -30,13 +31,7 @@ EXTRAS = {
     "zstandard": "images",
     "psycopg": "postgres",
     "prometheus_client": "metrics",
-<<<<<<< HEAD
     **dict.fromkeys(("h11", "jinja2", "starlette", "uvicorn"), "serve"),
-=======
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "jinja2": "serve",
->>>>>>> serve-api
 }
 """Which extra of the distribution brings a module that is not needed by everybody."""
 

@@ -505,6 +505,10 @@ DELETE FROM keys WHERE expires_at <= :now;
 -- What is known of a job that retention has removed.
 SELECT state, finished_at, pruned_at FROM pruned WHERE job_id = :job_id;
 
+-- name: pruned_head
+-- What remains of the journal of one.
+SELECT entries, head FROM pruned WHERE job_id = :job_id;
+
 -- name: pruned_heads
 -- What remains of pruned jobs.
 SELECT job_id, head FROM pruned;
