@@ -34,7 +34,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.support.killed_server", self._place]
+        command = [sys.executable, "-m", "tests.support.web_server", self._place]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
