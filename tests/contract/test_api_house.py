@@ -283,7 +283,8 @@ def test_an_extension_cannot_take_the_name_of_a_route(engine: Engine) -> None:
 def test_the_document_has_a_path_and_a_type_for_each_flow(http: Asking) -> None:
     document = http.get("/openapi.json").json()
     operation = document["paths"][f"/v1/flows/{FLOW}/jobs"]["post"]
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    schema = document["components"]["schemas"][body]
 
     assert operation["operationId"] == f"submitJob_{FLOW}"
     assert schema["properties"]["request"] == {"$ref": "#/components/schemas/Ask"}
