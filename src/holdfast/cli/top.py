@@ -112,9 +112,7 @@ def parsed(text: str, states: tuple[JobState, ...] = ()) -> JobFilter:
         if not colon:
             name, value = "key", word
         if name == "state" and value in list(JobState):
-            fields["states"] = (
-                (*fields["states"], JobState(value)) if fields["states"] != states else (JobState(value),)
-            )
+            asked.append(JobState(value))
         elif name in FIELDS and value:
             fields[FIELDS[name]] = value
         else:
@@ -236,11 +234,11 @@ class _Screen:
         began = time.monotonic()
         try:
             self._house = self._source.look(self._choice.wanted, ROWS)
-            self._choice.told = ""
+            self._choice.away = ""
         except HoldfastError as error:
             if self._house is None or not error.passing:
                 raise
-            self._choice.told = f"no answer: {error}"
+            self._choice.away = str(error)
         ids = [row.job.job_id for row in self._house.jobs.rows]
         if self._choice.selected not in ids:
             self._choice.selected = ids[0] if ids else None
@@ -259,7 +257,7 @@ class _Screen:
 
     def _on_keys(self, typed: bytes) -> bool:
         """Is another look needed?"""
-        wanted = self._choice.wanted
+        wanted, self._choice.told = self._choice.wanted, ""
         if self._choice.typed is not None:
             self._type(typed)
         elif typed in ARROWS:
