@@ -24,8 +24,8 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 # program:package of Debian. The tests compare what they unpack with what these make of it; the compiler makes a clock
-# that can be set for the processes of a random history alone.
-TOOLS := tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential
+# that can be set for the processes of a random history alone. The page is tested in the browser.
+TOOLS := tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential chromium:chromium
 
 tools: ## the programs that the tests need, installed by apt-get if they are missing
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
