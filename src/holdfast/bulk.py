@@ -22,7 +22,7 @@ from holdfast.errors import BadInput, JobMovedOnError, JobNotFoundError, RowUnre
 from holdfast.store.listing import JobFilter
 from holdfast.store.session import GIVEN
 from holdfast.views.records import BoundedCount
-from holdfast.views.views import COUNT_CAP
+from holdfast.views.views import Views
 
 Action = Literal["retry", "release", "cancel"]
 
@@ -95,6 +95,7 @@ class Bulk:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._store = client.store
+        self._views = Views(client)
         self.flow: Flow[BulkRequest, BulkResponse] = client.flows.get(NAME) or (
             Flow(NAME, request=BulkRequest, response=BulkResponse, queue=NAME)
             .start("count", self._count, retry=PATIENCE)
@@ -113,11 +114,18 @@ class Bulk:
             counts=counts,
             acted_on=BoundedCount(count=0) if meant is None else self._counted(meant, meant.states),
             refused=BoundedCount(count=sum(one.count for one in others), capped=any(one.capped for one in others)),
-            samples=[] if meant is None else self._store.list_jobs(meant, limit=SAMPLES),
+            samples=[] if meant is None else self._store.list_jobs(meant, limit=SAMPLES).jobs,
         )
 
     def submit(
-        self, wanted: JobFilter, action: Action, *, reason: str, actor: str | None = None, per_second: float = 50.0
+        self,
+        wanted: JobFilter,
+        action: Action,
+        *,
+        reason: str,
+        actor: str | None = None,
+        per_second: float = 50.0,
+        job_id: str | None = None,
     ) -> str:
         """Act on all that matches now, in the background and not faster than that; the id of the job that does it."""
         _states_of(action)
@@ -132,7 +140,7 @@ class Bulk:
             per_second=per_second,
         )
         self._store.set_queue(NAME, max_running=1, actor=None)
-        return self._client.submit(self.flow, request)
+        return self._client.submit_or_find(self.flow, request, job_id=job_id).job_id
 
     # --- the steps ---
 
@@ -158,11 +166,11 @@ class Bulk:
         meant = _meant(request)
         beyond: str | None = None
         while meant is not None:
-            page = self._store.list_jobs(meant, beyond=beyond, limit=PAGE)
-            yield from page
-            if len(page) < PAGE:
+            found = self._store.list_jobs(meant, beyond=beyond, limit=PAGE)
+            yield from found.jobs
+            if found.more is None:
                 return
-            beyond = page[-1].job_id
+            beyond = found.more
 
     def _act(self, job: JobRecord, request: BulkRequest, own_id: str, response: BulkResponse) -> bool:
         """Was anything asked of the store, so that the pace is to be kept?"""
@@ -197,9 +205,7 @@ class Bulk:
         )
 
     def _counted(self, wanted: JobFilter, states: tuple[JobState, ...]) -> BoundedCount:
-        narrowed = msgspec.structs.replace(wanted, states=states)
-        found = self._store.count_jobs(narrowed, most=COUNT_CAP + 1)
-        return BoundedCount(count=min(found, COUNT_CAP), capped=found > COUNT_CAP)
+        return self._views.count(msgspec.structs.replace(wanted, states=states))
 
 
 class _Pace:

@@ -73,6 +73,10 @@ class Client:
             raise BadInput(f"two different flows are named {flow.name!r}", hint="rename one of them")
         self._flows[flow.name] = flow
 
+    def acting_as(self, actor: str) -> Client:
+        """A client of the same store, flows and limits, whose actions are journaled as those of somebody else."""
+        return Client(self.store, self._flows.values(), actor=actor, request_limit=self._request_limit)
+
     @property
     def flows(self) -> Mapping[str, Flow[Any, Any]]:
         """The flows known here, by name."""
@@ -205,7 +209,7 @@ class Client:
             children=children,
             seen=self.store.job(job_id).state,
             expected_head=expected_head,
-            metadata=_checked(metadata),
+            metadata=checked_metadata(metadata),
             dry_run=dry_run,
         )
 
@@ -250,7 +254,7 @@ class Client:
             from_state=from_state,
             seen=self.store.job(job_id).state,
             expected_head=expected_head,
-            metadata=_checked(metadata),
+            metadata=checked_metadata(metadata),
             dry_run=dry_run,
         )
 
@@ -278,7 +282,7 @@ class Client:
             priority=None if priority is None else checked_priority(priority),
             queue=None if queue is None else checked_queue(queue),
             expected_head=expected_head,
-            metadata=_checked(metadata),
+            metadata=checked_metadata(metadata),
         )
 
     def force(
@@ -305,7 +309,7 @@ class Client:
             given(reason)
             return path
         seen = job.state
-        by: Any = {"actor": self.actor, "reason": given(reason), "metadata": _checked(metadata), "seen": seen}
+        by: Any = {"actor": self.actor, "reason": given(reason), "metadata": checked_metadata(metadata), "seen": seen}
         by["expected_head"] = expected_head
         if to is not JobState.PENDING:
             self.store.fail(job_id, quarantine=to is JobState.QUARANTINED, **by)
@@ -417,7 +421,7 @@ def given(reason: str) -> str:
     return storable(reason.strip())
 
 
-def _checked(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """What goes into the journal beside the reason: an object of JSON that is not too large."""
     try:
         encoded = msgspec.json.encode(metadata)

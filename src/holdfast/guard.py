@@ -18,7 +18,7 @@ from holdfast.core.repair import RepairAction, RepairKind, plan_repairs
 from holdfast.core.states import LIVE_STATUSES
 from holdfast.core.values import label_of, time_of_ulid, ulid_from
 from holdfast.errors import BadInput, HoldfastError, StoreError
-from holdfast.store.commands import Change
+from holdfast.store.commands import FlowChange
 from holdfast.store.protocol import Store
 
 PAGE = 1000
@@ -90,7 +90,7 @@ class Survey:
         self._running_after = ""
         self._changed: dict[str, None] = {}
 
-    def note(self, changes: Sequence[Change]) -> None:
+    def note(self, changes: Sequence[FlowChange]) -> None:
         """These jobs have changed: the next look is at them, too."""
         for change in changes[-MOST_CHANGED:]:
             self._changed[change.entry.job_id] = None
@@ -156,7 +156,11 @@ class Repaired(NamedTuple):
 
 def plan(store: Store, *, progress: Callable[[int], None] = lambda _jobs: None) -> list[RepairAction]:
     """What should be done about the present findings; nothing is changed. `progress` as for a check."""
-    findings = check(store, deep=False, progress=progress)
+    return plan_for(store, check(store, deep=False, progress=progress))
+
+
+def plan_for(store: Store, findings: Sequence[Finding]) -> list[RepairAction]:
+    """The same about these findings; what has passed meanwhile is left alone."""
     if not findings:
         return []
     jobs = {finding.subject.removeprefix("job ") for finding in findings if finding.subject.startswith("job ")}

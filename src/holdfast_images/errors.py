@@ -2,6 +2,8 @@
 
 ImageError (HoldfastError)
 ├── InvalidName                 a name, key, digest or URL that cannot be; nothing was changed
+├── SourceRefused               whoever asks over HTTP may not name this source
+├── TooLarge                    more than is read while somebody waits for an answer over HTTP
 ├── Interrupted                 whoever waited was told to stop; the job goes on at the next call
 ├── TryAgain                    passing: the step's retry policy decides
 │   ├── SourceUnavailable         network, server, or a range that came back wrong
@@ -9,6 +11,7 @@ ImageError (HoldfastError)
 │   ├── ImageBusy                 somebody else holds the image or its device
 │   ├── DeviceBusy                the kernel or another process has it open
 │   ├── NoThreads                 this host starts no more of them
+│   ├── ServerBusy                the server has enough under way that takes long
 │   └── CatalogUnavailable        the database is locked, full or out of reach at the moment
 └── Permanent                   trying again cannot help: the job is aborted
     ├── ImageRefused              the content breaks a rule; says code, entry and offset
@@ -26,6 +29,7 @@ ImageError (HoldfastError)
     ├── CatalogConflict           the database refuses a row: it would contradict another one
     ├── CatalogUnusable           the database is newer than this program, damaged, or somebody else's
     ├── UnknownImage              no image or snapshot of this name
+    │   └── ImageElsewhere          another host of this store has it
     └── NotInstalled              packages that images need are missing here
 """
 
@@ -36,7 +40,7 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast import ErrorRecord
 
@@ -65,6 +69,14 @@ class InvalidName(ImageError):
     """A name, key, digest or URL is not one: the call is wrong and changed nothing."""
 
 
+class SourceRefused(ImageError):
+    """Whoever asks may not name this source: see the setting `api_sources`."""
+
+
+class TooLarge(ImageError):
+    """More would have to be read than is read while somebody waits for an answer over HTTP."""
+
+
 class Interrupted(ImageError):
     """Waiting was ended by a signal; the job is not finished and goes on at the next call."""
 
@@ -91,6 +103,10 @@ class DeviceBusy(TryAgain):
 
 class NoThreads(TryAgain):
     """This host starts no more threads or processes: a limit is reached."""
+
+
+class ServerBusy(TryAgain):
+    """The server has as much under way as may take long at once."""
 
 
 class CatalogUnavailable(TryAgain):
@@ -182,6 +198,19 @@ class CatalogUnusable(Permanent):
 
 class UnknownImage(Permanent):
     """The catalog has no image or snapshot of this name."""
+
+
+class ImageElsewhere(UnknownImage):
+    """Another host of this store has it: its devices are worked on there only."""
+
+    def __init__(self, message: str = "", *, hosts: Sequence[str] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.hosts = tuple(hosts)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For those who read errors by program."""
+        return {"hosts": list(self.hosts)}
 
 
 class NotInstalled(Permanent):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 import msgspec
 
-from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.command import CommandSettings, ExitCode, Group
 from holdfast.cli.context import app_flows, database_file, opened, unknown_flow
 from holdfast.cli.output import note, print_table, show, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast.core import diagram
 from holdfast.core.diagram import DiagramFormat
-from holdfast.core.flow import Definition, Flow, incompatibility
-from holdfast.core.records import JobRecord, QueueRecord, WorkerRecord
-from holdfast.core.states import UNFINISHED_STATES, JobState
+from holdfast.core.flow import Definition, Flow
+from holdfast.core.records import QueueRecord, WorkerRecord
+from holdfast.core.states import UNFINISHED_STATES
 from holdfast.errors import BadInput, QueueNotFoundError, ReasonRequiredError
 from holdfast.store.protocol import Store
+from holdfast.views.deploy import doomed as doomed_jobs
 
 UNLIMITED = 1 << 40
 
@@ -32,15 +32,6 @@ class ListedFlow(msgspec.Struct, frozen=True):
     steps: tuple[str, ...]
     in_app: bool
     workers: int
-
-
-class DoomedJob(msgspec.Struct, frozen=True):
-    """A job that could not go on under the definitions of the app."""
-
-    job_id: str
-    flow: str
-    state: JobState
-    reason: str
 
 
 @click.group(cls=Group)
@@ -107,7 +98,7 @@ def plan(settings: CommandSettings) -> int:
     registered = {flow.name: flow for flow in app_flows(settings)}
     with opened(settings, read_only=True) as store:
         unfinished = store.jobs(states=UNFINISHED_STATES, limit=UNLIMITED)
-        doomed = list(_doomed(store, registered, unfinished))
+        doomed = list(doomed_jobs(store, registered, unfinished))
     strangers = sorted({job.flow for job in unfinished} - set(registered))
     data = {"unfinished": len(unfinished), "would_quarantine": doomed, "unregistered_flows": strangers}
     rows = [(each.job_id, each.flow, each.state, each.reason) for each in doomed]
@@ -116,32 +107,6 @@ def plan(settings: CommandSettings) -> int:
     for name in strangers:
         note(settings, f"flow {name} has unfinished jobs and is not in the app: they wait for a worker that has it")
     return ExitCode.FINDINGS if doomed else ExitCode.OK
-
-
-def _doomed(store: Store, registered: dict[str, Flow[Any, Any]], jobs: Sequence[JobRecord]) -> Iterator[DoomedJob]:
-    pinned = {key: msgspec.json.decode(text, type=Definition) for key, text in store.definitions().items()}
-    for job in jobs:
-        flow = registered.get(job.flow)
-        if flow is None:
-            continue
-        why = _obstacle(store, flow, job, pinned[job.fingerprint])
-        if why is not None:
-            yield DoomedJob(job.job_id, job.flow, job.state, why)
-
-
-def _obstacle(store: Store, flow: Flow[Any, Any], job: JobRecord, old: Definition) -> str | None:
-    """Why the worker would refuse the job; it looks at the same things in the same order."""
-    steps = store.steps(job.job_id)
-    try:
-        flow.request_codec.decode(store.request(job.job_id))
-        if steps:
-            flow.response_codec.decode(steps[-1].response)
-    except msgspec.MsgspecError as error:
-        return f"its request or response does not decode: {error}"
-    # A job on its way down needs its cleanup only.
-    if job.ending is not None or job.fingerprint == flow.fingerprint:
-        return None
-    return incompatibility([step.step for step in steps], old, flow.definition)
 
 
 def _listed(settings: CommandSettings, known: Sequence[Flow[Any, Any]]) -> list[ListedFlow]:

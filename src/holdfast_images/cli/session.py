@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from holdfast.cli.settings import CommandSettings
+from holdfast.cli.command import CommandSettings
 from holdfast.errors import StoreCorrupt
 from holdfast_images.errors import CatalogUnavailable, printable
 from holdfast_images.manager import ImageManager
@@ -18,6 +18,7 @@ from holdfast_images.settings import load_settings
 
 if TYPE_CHECKING:
     from holdfast.cli.context import App
+    from holdfast.web import Extension
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,6 +71,20 @@ def image_app(settings: CommandSettings) -> App:
         return [RowRepair(row.subject, row.why, row.is_done) for row in images.repair(dry_run=dry_run)]
 
     return App(list(images.flows), images.queue_limits(), start, images.check, repair)
+
+
+def web_extension(settings: CommandSettings) -> Extension:
+    """What `holdfast serve` shows of images: nothing where the extra is missing, or where another app never had any."""
+    from importlib.util import find_spec  # noqa: PLC0415 - other commands do without
+
+    from holdfast.web import Extension  # noqa: PLC0415 - as above
+
+    images = image_manager(settings)
+    if not all(map(find_spec, ("isal", "zstandard"))) or (settings.app is not None and not images.has_images):
+        return Extension(name="images")
+    from holdfast_images.web import image_extension  # noqa: PLC0415 - as above
+
+    return image_extension(settings.place, images.settings)
 
 
 def configure_log(settings: CommandSettings) -> None:
