@@ -291,7 +291,9 @@ def repair(frame: Frame) -> Reply:
     last = frame.call.service(LastCheck)
     last.findings, last.at = frame.engine.check(), frame.engine.store.now()
     kind = "succeeded" if all(one.is_done for one in done) else "warn"
-    notice = Notice(cast(Any, kind), f"{words.some(len(done), 'action')}.", " ".join(f"{one.line}." for one in done[:10]))
+    notice = Notice(
+        cast(Any, kind), f"{words.some(len(done), 'action')}.", " ".join(f"{one.line}." for one in done[:10])
+    )
     return frame.reply("repair.html", guard.plan(frame.engine.store), notice=notice)
 
 
