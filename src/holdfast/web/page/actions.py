@@ -1,4 +1,4 @@
-"""What can be done on the page: each action is a form with a preview and a reason; a dialog with script, a page without.
+"""What can be done on the page: an action is a form with a preview and a reason; a dialog by script, a page without.
 
 All of them are refused if the job has moved on since it was looked at, and all are journaled as whoever asks.
 """

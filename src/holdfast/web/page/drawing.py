@@ -12,6 +12,7 @@ from holdfast.web.page import words
 ROW = 6
 """So many steps stand beside each other."""
 BOX, BOX_HEIGHT = 188, 108
+CLEANUP_NOTE = "undoes what was begun"
 PILL, PILL_HEIGHT = 92, 46
 
 
@@ -132,12 +133,12 @@ def wide(flow: FlowView, notes: dict[str, str]) -> Drawing:
         Pill(end_x, last.middle - PILL_HEIGHT / 2, 116, "succeeded", f"{flow.ways_out.succeeded:,}", ""),
     ]
     drawing.lines += _handoffs_above(figures, drawing, end_x + 58, last.middle - PILL_HEIGHT / 2)
-    drawing.lines += _main_lines(figures, drawing.boxes, end_x, gap)
+    drawing.lines += _main_lines(figures, drawing.boxes, end_x)
     _ways_out_below(figures, drawing, single=len(rows) == 1)
     return drawing
 
 
-def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float, gap: float) -> Iterator[Line]:
+def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float) -> Iterator[Line]:
     before: Box | None = None
     for box, count in zip(boxes, figures.through, strict=True):
         width = figures.width(count)
@@ -166,79 +167,69 @@ def _handoffs_above(figures: _Figures, drawing: Drawing, end_x: float, end_y: fl
     boxes = {box.name: box for box in drawing.boxes}
     for at, edge in enumerate(sorted(figures.flow.handoffs, key=lambda one: boxes[one.source].x)):
         box = boxes[edge.source]
-        x, y = box.x + BOX / 2 + 8 * at, 18 + 16 * at
-        path = f"M{x} {box.y}V{y + 16}Q{x} {y} {x + 16} {y}H{end_x - 16 - 8 * at}Q{end_x - 8 * at} {y} {end_x - 8 * at} {y + 16}V{end_y - 2}"
-        yield Line("hand", path, edge.count, x + 26, y + 21, text="done already", width=figures.width(edge.count))
+        x, y, end = box.x + BOX / 2 + 8 * at, 18 + 16 * at, end_x - 8 * at
+        up = f"M{x} {box.y}V{y + 16}Q{x} {y} {x + 16} {y}"
+        path = f"{up}H{end - 16}Q{end} {y} {end} {y + 16}V{end_y - 2}"
+        width = figures.width(edge.count)
+        yield Line("hand", path, edge.count, x + 26, y + 21, text="done already", width=width)
 
 
 def _ways_out_below(figures: _Figures, drawing: Drawing, *, single: bool) -> None:
-    flow, last = figures.flow, drawing.boxes[-1]
-    bottom = last.y + BOX_HEIGHT
-    if flow.crashes:
-        first = drawing.boxes[0]
-        x = last.x + BOX / 2 + 30 if single else first.x + 30
-        below = bottom + 32 if single else first.y + BOX_HEIGHT + 26
-        start = last.y + BOX_HEIGHT if single else first.y + BOX_HEIGHT
-        path = f"M{x} {start}V{below - 8}Q{x} {below} {x - 8} {below}H54Q46 {below} 46 {below - 8}V{first.middle + 25}"
-        drawing.lines.append(
-            Line("lost", path, flow.crashes, 64, below - 6, text="lost with a worker, begun again", width=1.6)
-        )
-    level = bottom + 82
-    pills_x = drawing.width - 132
+    """What ends without success: through the cleanup, if there is one, to its state."""
+    last = drawing.boxes[-1]
+    level = last.y + BOX_HEIGHT + 82
+    failed_y, pills_x = level + 20, drawing.width - 132
+    if figures.flow.crashes:
+        drawing.lines.append(_lost(figures.flow.crashes, drawing.boxes, single=single))
+    target, source = (last.x + BOX / 2, failed_y), last.x + BOX / 2
+    steps = list(drawing.boxes)
     if figures.cleanup is not None:
-        box = Box(
-            last.x - (BOX + 60) if len(drawing.boxes) > 1 else last.x,
-            level,
-            BOX,
-            62,
-            "cleanup",
-            "cleanup",
-            figures.of["cleanup"],
-            "undoes what was begun",
-        )
-        drawing.boxes.append(box)
-        target, source = (box.x + BOX / 2, level - 2), box.x + BOX
-        failed_y = level + 20
-    else:
-        failed_y = level + 20
-        target, source = (last.x + BOX / 2, failed_y), last.x + BOX / 2
-    tried = [box for box in drawing.boxes if box.kind != "cleanup"]
-    shown = tried if single else [box for box in tried if figures.failed(box.name)]
-    spread = {box.name: (at - len(shown) / 2) * 14 for at, box in enumerate(shown)}
-    for box in shown:
-        count = figures.failed(box.name)
-        x, to = box.x + BOX / 2 - 12, target[0] + spread[box.name]
-        turn, sign = level - 24, 8 if to > x else -8
-        if single:
-            path = f"M{x} {box.y + BOX_HEIGHT}V{turn - 8}Q{x} {turn} {x + sign} {turn}H{to - sign}Q{to} {turn} {to} {turn + 8}V{target[1]}"
-        else:
-            path = f"M{x} {box.y + BOX_HEIGHT}V{box.y + BOX_HEIGHT + 24}"
-        kind = "out" if count else "none"
-        drawing.lines.append(
-            Line(
-                kind, path, count or None, x + 7, box.y + BOX_HEIGHT + 18, width=figures.width(count) if count else 1.0
-            )
-        )
-    out = flow.ways_out
+        x = last.x - (BOX + 60) if len(steps) > 1 else last.x
+        drawing.boxes.append(Box(x, level, BOX, 62, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
+        target, source = (x + BOX / 2, level - 2), x + BOX
+    drawing.lines += _falls(figures, steps, target, level - 24, single=single)
+    out = figures.flow.ways_out
+    down = f"M{source + 60} {failed_y}V{failed_y + 52}Q{source + 60} {failed_y + 60} {source + 68} {failed_y + 60}"
     drawing.lines += [
-        Line(
-            "out" if out.failed else "none",
-            f"M{source} {failed_y}H{pills_x - 2}",
-            None,
-            width=figures.width(out.failed),
-        ),
-        Line(
-            "quar" if out.quarantined else "none",
-            f"M{source + 60} {failed_y}V{failed_y + 52}Q{source + 60} {failed_y + 60} {source + 68} {failed_y + 60}H{pills_x - 2}",
-            None,
-            width=figures.width(out.quarantined),
-        ),
+        Line(_kind("out", out.failed), f"M{source} {failed_y}H{pills_x - 2}", width=figures.width(out.failed)),
+        Line(_kind("quar", out.quarantined), f"{down}H{pills_x - 2}", width=figures.width(out.quarantined)),
     ]
     drawing.pills += [
         Pill(pills_x, failed_y - 23, 130, "failed", f"{out.failed:,}", "of the hour"),
         Pill(pills_x, failed_y + 37, 130, "quarantined", f"{out.quarantined:,}", "of the hour"),
     ]
     drawing.height = failed_y + 37 + PILL_HEIGHT + 4
+
+
+def _lost(crashes: int, boxes: Sequence[Box], *, single: bool) -> Line:
+    """From the steps back to the beginning."""
+    first, last = boxes[0], boxes[-1]
+    x = last.x + BOX / 2 + 30 if single else first.x + 30
+    start = first.y + BOX_HEIGHT
+    below = start + (32 if single else 26)
+    path = f"M{x} {start}V{below - 8}Q{x} {below} {x - 8} {below}H54Q46 {below} 46 {below - 8}V{first.middle + 25}"
+    return Line("lost", path, crashes, 64, below - 6, text="lost with a worker, begun again", width=1.6)
+
+
+def _falls(
+    figures: _Figures, steps: Sequence[Box], target: tuple[float, float], turn: float, *, single: bool
+) -> Iterator[Line]:
+    """From each step down to where it fails; in more than one row, the beginnings of those that were taken."""
+    shown = steps if single else [box for box in steps if figures.failed(box.name)]
+    for at, box in enumerate(shown):
+        count = figures.failed(box.name)
+        x, y, to = box.x + BOX / 2 - 12, box.y + BOX_HEIGHT, target[0] + (at - len(shown) / 2) * 14
+        sign = 8 if to > x else -8
+        path = f"M{x} {y}V{y + 24}"
+        if single:
+            around = f"V{turn - 8}Q{x} {turn} {x + sign} {turn}H{to - sign}Q{to} {turn} {to} {turn + 8}"
+            path = f"M{x} {y}{around}V{target[1]}"
+        yield Line(_kind("out", count), path, count or None, x + 7, y + 18, width=figures.width(count))
+
+
+def _kind(kind: str, count: int) -> str:
+    """Of an edge that nobody took: there is the way, and that is all."""
+    return kind if count else "none"
 
 
 TALL, TALL_HEIGHT, TALL_PITCH = 240, 104, 144
@@ -286,9 +277,7 @@ def tall(flow: FlowView, notes: dict[str, str]) -> Drawing:
         )
     )
     if figures.cleanup is not None:
-        drawing.boxes.append(
-            Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], "undoes what was begun")
-        )
+        drawing.boxes.append(Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
     else:
         drawing.lines.append(Line(kind, f"M304 {below + 22}H122V{below + 50}", head=False, width=1.6))
     out = flow.ways_out

@@ -1,4 +1,4 @@
-"""What every view stands in: who asks, where the page is mounted, what time it is; and how its template is filled in."""
+"""What every view stands in: who asks, where the page is mounted, what time it is; how its template is filled in."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class OneJob:
 
     @property
     def sentence(self) -> str:
-        """Why it is there, without the commands of a shell: what they do is a button here, and the hint has its line."""
+        """Why it is there, without commands of a shell: what they do is a button here, and the hint has its line."""
         text = re.sub(rf"; [a-z ]+: holdfast job [a-z]+ {self.job_id}", "", self.view.explanation.sentence)
         hint = self.view.explanation.details.get("hint")
         return text.removesuffix(f" Hint: {hint}.").removesuffix(f" Hint: {hint}") if hint else text

@@ -5,7 +5,7 @@ Long idle stretches are drawn shorter than they were, and say so: a job that wai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.hash_chain import ENDING_PLANNED, evidence_in
@@ -238,7 +238,9 @@ class Waterfall:
         """How many steps have been begun by the last execution, or before it."""
         last = self._executions[-1].execution if self._executions else None
         ending = self._endings.get(last.exec_id) if last is not None else None
-        if ending is not None and ending.step in self._names:  # its cleanup may have taken back what was finished
+        if (
+            ending is not None and ending.step is not None and ending.step in self._names
+        ):  # its cleanup may have taken back what was finished
             return list(self._names).index(ending.step) + 1
         return len(self._view.steps) + (
             1 if last is not None and self._open_step(self._executions[-1], last.started_at) else 0
@@ -361,7 +363,7 @@ class Waterfall:
                 )
 
 
-_ENDINGS = {
+_ENDINGS: Mapping[str, tuple[str, str, str]] = {
     EndCode.CRASHED: ("cut", "died", "failed"),
     EndCode.STALLED: ("cut", "stalled", "failed"),
     EndCode.ABANDONED: ("cut", "given up", "failed"),
