@@ -11,7 +11,7 @@ BENCH_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive mutation demo demo-engine bench bench-devicemapper diagrams docs clean
+.PHONY: help venv tools lint unit test test-devicemapper test-exhaustive mutation demo demo-engine demo-page bench bench-devicemapper diagrams docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ demo: venv ## an image processed, killed half-way, found again, and a hostile on
 
 demo-engine: venv ## a flow that is killed and goes on
 	$(BIN)/python examples/quickstart.py
+
+demo-page: venv ## the page, with living jobs and images: prints the address to open, until Ctrl-C
+	@$(BIN)/python examples/page_demo.py
 
 # Beside which images are measured.
 bench: TOOLS += curl:curl

@@ -19,7 +19,7 @@ from holdfast.store.open import open_store
 from holdfast.store.protocol import Store
 from holdfast.store.submit import REQUEST_LIMIT
 from holdfast.tables import OpenTables, Tables
-from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.worker import Worker
 
@@ -70,6 +70,11 @@ class Engine(Client):
             level = logging.ERROR if finding.severity is Severity.ERROR else logging.INFO
             log.log(level, "%s: %s", finding.subject, finding.message)
         return engine
+
+    @property
+    def place(self) -> str:
+        """Where the store is, as it was opened; empty if it was opened by somebody else."""
+        return str(self._place or "")
 
     def register(self, flow: Flow[Any, Any]) -> None:
         """Make a flow known here; a pipeline brings its stages along."""

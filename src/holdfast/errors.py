@@ -14,12 +14,14 @@ HoldfastError
 │   ├── JobNotFoundError
 │   │   └── JobPrunedError            it has ended, and retention has removed it
 │   ├── QueueNotFoundError
+│   ├── TokenNotFoundError
 │   └── ChangesLostError            the place in the order of changes is of another store; begin anew
 ├── StateError                    the job is not where the call needs it
 │   ├── InvalidStateTransitionError
 │   ├── StateTransitionRaceError    somebody else was faster; look again
 │   ├── JobMovedOnError             the job has changed since the caller looked; look again
 │   ├── KeyInUseError               another unfinished job holds the key
+│   ├── TokenNameInUseError         another token that is not revoked has the name
 │   ├── ParentEndedError            a job that has ended, or is being cancelled, gets no more children
 │   └── PredecessorFailedError      the job it runs after has not succeeded
 ├── LeaseLost                     this execution is no longer ours: stop, write nothing
@@ -129,6 +131,14 @@ class QueueNotFoundError(NotFound):
         self.queue = queue
 
 
+class TokenNotFoundError(NotFound):
+    """There is no such token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(f"token {token!r} not found", hint="list what is there: holdfast token list")
+        self.token = token
+
+
 class ChangesLostError(NotFound):
     """A place in the order of changes is not one of this store: it was restored, or another one takes its place."""
 
@@ -176,6 +186,16 @@ class JobMovedOnError(StateError):
 
 class KeyInUseError(StateError):
     """Another unfinished job of the flow holds the same key."""
+
+
+class TokenNameInUseError(StateError):
+    """Another token that is not revoked has the name; the journal would not tell them apart."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(
+            f"there is a token {token!r} already", hint=f"choose another name, or: holdfast token revoke {token}"
+        )
+        self.token = token
 
 
 class ParentEndedError(StateError):

@@ -14,12 +14,13 @@ from holdfast.cli.command import (
     Codes,
     CommandEntry,
     CommandExtension,
+    CommandSettings,
     ExitCode,
+    GlobalOption,
     LazyGroup,
     code_of,
     tell,
 )
-from holdfast.cli.settings import CommandSettings, GlobalOption
 from holdfast.errors import HoldfastError
 
 COMPLETION = "_HOLDFAST_COMPLETE"
@@ -30,9 +31,7 @@ EXTRAS = {
     "zstandard": "images",
     "psycopg": "postgres",
     "prometheus_client": "metrics",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "jinja2": "serve",
+    **dict.fromkeys(("h11", "jinja2", "rich", "starlette", "uvicorn"), "serve"),
 }
 """Which extra of the distribution brings a module that is not needed by everybody."""
 
@@ -42,6 +41,7 @@ JOBS, OPERATIONS = "Jobs", "Operations"
 
 _ENTRIES = {
     "worker": CommandEntry("holdfast.cli.worker", "worker", "Run jobs until stopped.", JOBS),
+    "serve": CommandEntry("holdfast.cli.serve", "serve", "Serve the API and the page until stopped.", JOBS),
     "submit": CommandEntry("holdfast.cli.jobs", "submit", "Add a job.", JOBS),
     "jobs": CommandEntry("holdfast.cli.jobs", "jobs", "List jobs, newest first.", JOBS),
     "job": CommandEntry("holdfast.cli.job", "job", "Look at one job, and steer it.", JOBS),
@@ -65,6 +65,12 @@ _ENTRIES = {
         "holdfast.cli.maintenance", "restore", "Put a backup in the place of the database.", OPERATIONS
     ),
     "prune": CommandEntry("holdfast.cli.maintenance", "prune", "Remove jobs that ended long ago.", OPERATIONS),
+    "token": CommandEntry(
+        "holdfast.cli.serve", "token", "Make, list and revoke the tokens that let in by TCP.", OPERATIONS
+    ),
+    "top": CommandEntry(
+        "holdfast.cli.top", "top", "Watch the house in a terminal, over a store or a server.", OPERATIONS
+    ),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
     "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),
 }
@@ -102,7 +108,7 @@ def main(arguments: Sequence[str] | None = None, *, extension: CommandExtension 
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     settings, command, codes = CommandSettings(), holdfast, NO_CODES
     if extension is not None:
-        settings = CommandSettings(keys=extension.keys, default_app=extension.default_app)
+        settings = CommandSettings(keys=extension.keys, default_app=extension.default_app, web=extension.web)
         command, codes = extended(extension), extension.codes
     _survive_odd_characters()
     try:

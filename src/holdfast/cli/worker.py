@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import click
 import msgspec
 
 from holdfast import logs
-from holdfast.cli.command import Command, ExitCode
-from holdfast.cli.context import app_of, opened
+from holdfast.cli.command import Command, CommandSettings, ExitCode
+from holdfast.cli.context import App, app_of, opened
 from holdfast.cli.output import print_json
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.records import JobRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.core.values import checked_name
@@ -30,7 +29,7 @@ from holdfast.guard import Check, Rounds, checked_days, remove_ended
 from holdfast.store.commit_step import is_passing
 from holdfast.store.protocol import Store
 from holdfast.tables import make_tables
-from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.threads import FIRST_PAUSE, LONGEST_PAUSE
 from holdfast.worker.worker import Worker
@@ -183,53 +182,113 @@ RETENTION_INTERVAL = 600.0
 _DEFAULTS = WorkerSettings()
 
 
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the command."""
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker runs, in whatever process it is."""
 
     concurrency: int
     lease: float
     stop_grace: float
-    metrics_port: int | None
-    metrics_address: str
     queue_limit: tuple[str, ...]
     check_interval: float
     stall: str
     keep: float | None
-    exit_when_idle: bool
     sync: str
 
 
+class WorkerOptions(RunOptions, frozen=True, kw_only=True):
+    """The options of the command."""
+
+    metrics_port: int | None
+    metrics_address: str
+    exit_when_idle: bool
+
+
+_RUN_OPTIONS = (
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, 10_000),
+        default=_DEFAULTS.concurrency,
+        show_default=True,
+        envvar="HOLDFAST_CONCURRENCY",
+        show_envvar=True,
+        metavar="N",
+        help="How many jobs to work on at once.",
+    ),
+    click.option(
+        "--lease",
+        type=click.FloatRange(0.1),
+        default=_DEFAULTS.lease,
+        show_default=True,
+        envvar="HOLDFAST_LEASE",
+        show_envvar=True,
+        metavar="SECONDS",
+        help="How long others wait before they take over from a worker they hear nothing of.",
+    ),
+    click.option(
+        "--stop-grace",
+        type=click.FloatRange(0),
+        default=_DEFAULTS.stop_grace,
+        show_default=True,
+        envvar="HOLDFAST_STOP_GRACE",
+        show_envvar=True,
+        metavar="SECONDS",
+        help="How long steps may take to reach a safe point when the worker is stopped.",
+    ),
+    click.option(
+        "--queue-limit",
+        multiple=True,
+        metavar="NAME=N",
+        help="How many jobs of a queue may run at once, over all processes; `queues limit` overrules it. Repeatable.",
+    ),
+    click.option(
+        "--check-interval",
+        type=click.FloatRange(0),
+        default=60.0,
+        show_default=True,
+        envvar="HOLDFAST_CHECK_INTERVAL",
+        show_envvar=True,
+        metavar="SECONDS",
+        help="How often the guard looks for broken invariants and stalls; 0 turns it off.",
+    ),
+    click.option(
+        "--stall",
+        type=click.Choice(["automatic", "approval"]),
+        default="automatic",
+        show_default=True,
+        envvar="HOLDFAST_STALL",
+        show_envvar=True,
+        help="Recover stalled jobs at once, or report them and wait for `stalled --recover`.",
+    ),
+    click.option(
+        "--keep",
+        type=click.FloatRange(0),
+        envvar="HOLDFAST_KEEP",
+        show_envvar=True,
+        metavar="DAYS",
+        help="Remove jobs that ended longer ago, now and then; without it only `prune` does,"
+        " and history fills the disk.",
+    ),
+    click.option(
+        "--sync",
+        type=click.Choice(["full", "normal"]),
+        default="full",
+        show_default=True,
+        envvar="HOLDFAST_SYNC",
+        show_envvar=True,
+        help="full: what was acknowledged survives a power failure; normal: it survives a crash of the process.",
+    ),
+)
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that runs a worker."""
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
 @click.command(cls=Command)
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 10_000),
-    default=_DEFAULTS.concurrency,
-    show_default=True,
-    envvar="HOLDFAST_CONCURRENCY",
-    show_envvar=True,
-    metavar="N",
-    help="How many jobs to work on at once.",
-)
-@click.option(
-    "--lease",
-    type=click.FloatRange(0.1),
-    default=_DEFAULTS.lease,
-    show_default=True,
-    envvar="HOLDFAST_LEASE",
-    show_envvar=True,
-    metavar="SECONDS",
-    help="How long others wait before they take over from a worker they hear nothing of.",
-)
-@click.option(
-    "--stop-grace",
-    type=click.FloatRange(0),
-    default=_DEFAULTS.stop_grace,
-    show_default=True,
-    envvar="HOLDFAST_STOP_GRACE",
-    show_envvar=True,
-    metavar="SECONDS",
-    help="How long steps may take to reach a safe point when the worker is stopped.",
-)
+@run_options
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -247,49 +306,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     metavar="ADDRESS",
     help="Where metrics are served.",
 )
-@click.option(
-    "--queue-limit",
-    multiple=True,
-    metavar="NAME=N",
-    help="How many jobs of a queue may run at once, over all processes; `queues limit` overrules it. Repeatable.",
-)
-@click.option(
-    "--check-interval",
-    type=click.FloatRange(0),
-    default=60.0,
-    show_default=True,
-    envvar="HOLDFAST_CHECK_INTERVAL",
-    show_envvar=True,
-    metavar="SECONDS",
-    help="How often the guard looks for broken invariants and stalls; 0 turns it off.",
-)
-@click.option(
-    "--stall",
-    type=click.Choice(["automatic", "approval"]),
-    default="automatic",
-    show_default=True,
-    envvar="HOLDFAST_STALL",
-    show_envvar=True,
-    help="Recover stalled jobs at once, or report them and wait for `stalled --recover`.",
-)
-@click.option(
-    "--keep",
-    type=click.FloatRange(0),
-    envvar="HOLDFAST_KEEP",
-    show_envvar=True,
-    metavar="DAYS",
-    help="Remove jobs that ended longer ago, now and then; without it only `prune` does, and history fills the disk.",
-)
 @click.option("--exit-when-idle", is_flag=True, help="End when no job of these flows can start any more.")
-@click.option(
-    "--sync",
-    type=click.Choice(["full", "normal"]),
-    default="full",
-    show_default=True,
-    envvar="HOLDFAST_SYNC",
-    show_envvar=True,
-    help="full: what was acknowledged survives a power failure; normal: it survives a crash of the process.",
-)
 @click.pass_obj
 def worker(settings: CommandSettings, /, **given: object) -> int:
     """Run jobs until stopped.
@@ -298,67 +315,93 @@ def worker(settings: CommandSettings, /, **given: object) -> int:
     costs no attempt. A second signal ends it at once; others then take over what it held.
     """
     options = msgspec.convert(given, WorkerOptions)
-    limits = [_limit_of(text) for text in options.queue_limit]
-    if options.keep is not None:
-        checked_days(options.keep)
-    logs.configure(settings.log_format, level=_level(settings))
-    # After each statement the writer has to get the interpreter back; the default of 5 ms would be its latency.
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    checked(options)
+    logs.configure(settings.log_format, level=log_level(settings))
     app = app_of(settings)
-
-    def prepare() -> bool:
-        engine.refuse_broken_rules()
-        app.start()
-        make_tables(settings.place, app.flows, synchronous=options.sync.upper())
-        for name, limit in [*app.queue_limits.items(), *limits]:
-            engine.queue(name, limit=limit)
-        return True
-
     with StopSignals() as signals, ExitStack() as stack:
         opening = partial(opened, settings, create=True, synchronous=options.sync.upper())
         store = wait_for_store(lambda: stack.enter_context(opening()), signals)
         if store is not None:
             engine = Engine(store, app.flows, actor=settings.actor)
-            if wait_for_store(prepare, signals):
+            if wait_for_store(lambda: prepared(engine, app, settings, options), signals):
                 _serve(settings, options, engine, signals, app.check)
     return ExitCode.OK
 
 
-def _serve(
-    settings: CommandSettings, options: WorkerOptions, engine: Engine, signals: StopSignals, check: Check
-) -> None:
-    store, telemetry = engine.store, Telemetry()
-    worker_settings = WorkerSettings(
+def checked(options: RunOptions) -> None:
+    """SettingsError if they cannot be right."""
+    for text in options.queue_limit:
+        _limit_of(text)
+    if options.keep is not None:
+        checked_days(options.keep)
+
+
+def prepared(engine: Engine, app: App, settings: CommandSettings, options: RunOptions) -> bool:
+    """True, as soon as all is there that the jobs of the app need."""
+    engine.refuse_broken_rules()
+    app.start()
+    make_tables(settings.place, app.flows, synchronous=options.sync.upper())
+    for name, limit in [*app.queue_limits.items(), *map(_limit_of, options.queue_limit)]:
+        engine.queue(name, limit=limit)
+    return True
+
+
+def worker_of(engine: Engine, options: RunOptions) -> Worker:
+    """A worker that is not started yet."""
+    # After each statement the writer has to get the interpreter back; the default of 5 ms would be its latency.
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    return Worker(engine.store, engine.flows, _settings_of(options), Telemetry())
+
+
+def _settings_of(options: RunOptions) -> WorkerSettings:
+    return WorkerSettings(
         concurrency=options.concurrency,
         lease=options.lease,
         stop_grace=options.stop_grace,
         check_interval=options.check_interval,
         stall=options.stall,
     )
-    running = Worker(store, engine.flows, worker_settings, telemetry)
+
+
+@contextmanager
+def at_work(running: Worker, engine: Engine, options: RunOptions, check: Check) -> Iterator[None]:
+    """The worker with the guard beside it: started, and stopped cleanly at the end, whatever the end is."""
+    store = engine.store
     with ExitStack() as services:
-        url = services.enter_context(_metrics(options, running, store))
         services.enter_context(_running(running))
         if (interval := watchdog_interval()) is not None:
             services.enter_context(Rounds(partial(_feed_watchdog, running), interval=interval, name="watchdog"))
         if options.check_interval:
-            services.enter_context(guarding(running, store, worker_settings, at_once=True, checks=[check]))
+            services.enter_context(guarding(running, store, _settings_of(options), at_once=True, checks=[check]))
         if options.keep is not None:
             forget = partial(remove_ended, store, days=options.keep, actor=f"retention:{running.worker_id}")
             services.enter_context(Rounds(forget, interval=RETENTION_INTERVAL, name="retention"))
+        yield
+
+
+def refuse_failed(running: Worker) -> None:
+    """Raise if the worker has failed."""
+    if running.failure is not None:
+        raise HoldfastError(
+            f"the worker cannot go on: {running.failure}", hint="see the log; other workers take over what it held"
+        )
+
+
+def _serve(
+    settings: CommandSettings, options: WorkerOptions, engine: Engine, signals: StopSignals, check: Check
+) -> None:
+    running = worker_of(engine, options)
+    with _metrics(options, running, engine.store) as url, at_work(running, engine, options, check):
         while not running.is_ready and signals.received is None and running.failure is None:
             signals.wait(READY_LOOK)
         if running.is_ready:
             _announce(settings, running, sorted(engine.flows), url)
         if options.exit_when_idle:
-            wait_until_idle(store, list(engine.flows), running, signals)
+            wait_until_idle(engine.store, list(engine.flows), running, signals)
         else:
             while signals.received is None and running.failure is None:
                 signals.wait(FAILURE_LOOK)
-        if running.failure is not None:
-            raise HoldfastError(
-                f"the worker cannot go on: {running.failure}", hint="see the log; other workers take over what it held"
-            )
+        refuse_failed(running)
         notify_service_manager("STOPPING=1")
         log.info("stopping%s", f" on {signals.received}" if signals.received else ": nothing is left to do")
 
@@ -425,6 +468,6 @@ def _limit_of(text: str) -> tuple[str, int | None]:
     return (checked_name(name, "queue") if name else ""), (None if number == "none" else int(number))
 
 
-def _level(settings: CommandSettings) -> int:
+def log_level(settings: CommandSettings) -> int:
     """INFO, and one level more or less with each -v and -q."""
     return max(logging.DEBUG, min(logging.CRITICAL, logging.INFO - 10 * settings.verbosity))

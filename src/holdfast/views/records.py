@@ -19,6 +19,7 @@ from holdfast.core.records import (
     StepRecord,
     WorkerRecord,
 )
+from holdfast.core.states import JobState
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,13 +41,17 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[JobRow]
     next: str | None = None
     previous: str | None = None
+    looked: int | None = None
+    """If given, no index knows these jobs, and so many were looked at for this page; `next` goes on looking."""
 
 
 class BoundedCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of jobs; if `capped`, there are more than that."""
+    """A number of jobs; if `capped`, there are more than that, or there may be."""
 
     count: int
     capped: bool = False
+    looked: int | None = None
+    """If given, no index knows these jobs, and they are counted among so many of the newest."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +73,20 @@ class StepStatistics(msgspec.Struct, frozen=True, kw_only=True):
     retrying: int = 0
     p50_ms: int | None = None
     p95_ms: int | None = None
+    histogram: list[int] = []
+    """How many took how long: so many equal parts of a decade from a millisecond on, the last one open."""
+
+
+class FailureKind(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors that are alike: of one class, in one step."""
+
+    type: str
+    step: str | None = None
+    count: int
+    message: str
+    """Of the newest of them."""
+    state: JobState
+    """What has become of its job."""
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +127,18 @@ class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     older: list[OlderDefinition]
     sampled: bool = False
     """Were there more jobs in the last hour than are looked at?"""
+    registered: bool = True
+    """If not, this is what the store knows of it: the names of its steps."""
+    entered: int = 0
+    """Jobs that were submitted in the last hour."""
+    pending: BoundedCount = BoundedCount(count=0)
+    handoffs: list[Edge] = []
+    """Where jobs have ended early, as done already."""
+    crashes: int = 0
+    """Executions of these jobs that were lost with their worker."""
+    failures: list[FailureKind] = []
+    p95_ms: int | None = None
+    """From the submit to the end, of those that have succeeded."""
 
 
 class ExecutionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +171,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: QueueRecord
     backlog: Backlog
+    looked: int | None = None
+    """If given, more jobs wait than so many, the oldest of which are counted."""
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,3 +194,26 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """What the check at open has found."""
     throughput: list[int]
     """Ended jobs in each minute of the last hour, oldest first; of the newest jobs that were submitted in it."""
+    last_hour: WaysOut = WaysOut()
+    """How those have ended."""
+    p95_ms: int | None = None
+    """From the submit to the end, of those that have succeeded."""
+    retrying: int = 0
+    """Running jobs whose step has failed at least once and is tried again."""
+    crashes: dict[str, int] = {}
+    """Executions of these jobs that were lost with their worker, by host."""
+    oldest_quarantined_at: int | None = None
+    """Since when the oldest of the newest quarantined jobs is what it is."""
+
+
+class SlowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A running job that gets nowhere."""
+
+    job_id: str
+    flow: str
+    step: str | None
+    worker: str
+    since: int
+    """When it last got anywhere."""
+    stalled: bool
+    """If not, it is slow: more than half of its patience is over."""

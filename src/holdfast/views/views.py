@@ -8,22 +8,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.client import Client
 from holdfast.core.explain import ExplainFacts, explain
-from holdfast.core.flow import Definition, Flow
-from holdfast.core.progress import CLEANUP, CurrentStep
-from holdfast.core.records import Backlog, ExecutionRecord, JobRecord, JournalEntry, QueueRecord, error_of
+from holdfast.core.flow import Definition
+from holdfast.core.progress import CLEANUP, CurrentStep, StallVerdict, stall_limit, stall_verdict
+from holdfast.core.records import Backlog, Child, ExecutionRecord, JobRecord, JournalEntry, QueueRecord, error_of
 from holdfast.core.states import LIVE_STATUSES, JobState
 from holdfast.core.values import checked_job_id
 from holdfast.errors import BadInput, InvalidKeyError, JobNotFoundError, UnknownFlowError
 from holdfast.store.change_feed import Change
 from holdfast.store.listing import JobFilter
 from holdfast.store.liveness import is_dead, is_live
-from holdfast.views.figures import HOUR, MINUTE, StepFigures, add_ends, add_steps, ended_badly, nodes_of
+from holdfast.views.figures import (
+    HOUR,
+    MINUTE,
+    StepFigures,
+    add_ends,
+    add_handoffs,
+    add_steps,
+    crashes_by_host,
+    ended_badly,
+    nodes_of,
+    p95_of,
+)
 from holdfast.views.records import (
     BoundedCount,
     Edge,
@@ -35,6 +46,8 @@ from holdfast.views.records import (
     OlderDefinition,
     Overview,
     QueueView,
+    SlowView,
+    StepView,
     WaysOut,
     WorkerView,
 )
@@ -42,6 +55,11 @@ from holdfast.views.records import (
 COUNT_CAP = 10_000
 """Nothing is counted further than to here."""
 PAGE_LIMIT = 500
+SLOW_SHOWN = 50
+IDLE_MS = 5_000
+"""Whoever got somewhere within this time is not asked for its patience."""
+BACKLOG_LOOK = 20_000
+"""So many of the oldest jobs that wait are counted, queue by queue."""
 SAMPLE = 2_000
 """Of the jobs submitted in the last hour, the newest so many are what statistics are made of."""
 
@@ -71,21 +89,33 @@ class Views:
         wanted = wanted or JobFilter()
         backwards, beyond = _position_in(cursor)
         found = self._store.list_jobs(wanted, beyond=beyond, limit=limit + 1, newest_first=not backwards)
-        more, jobs = len(found) > limit, found[:limit]
+        more, jobs = len(found.jobs) > limit, found.jobs[:limit]
         if backwards:
             jobs.reverse()
-        before = more if backwards else beyond is not None
-        behind = beyond is not None if backwards else more
+        first, last = (jobs[0].job_id, jobs[-1].job_id) if jobs else (None, None)
+        onward = (first if backwards else last) if more else found.more
+        back = (last if backwards else first) if beyond is not None else None
+        before, behind = (onward, back) if backwards else (back, onward)
         return JobPage(
             rows=self._rows(jobs),
-            previous=f"b{jobs[0].job_id}" if before and jobs else None,
-            next=f"f{jobs[-1].job_id}" if behind and jobs else None,
+            previous=before and f"b{before}",
+            next=behind and f"f{behind}",
+            looked=found.looked,
         )
+
+    def rows(self, job_ids: Sequence[str]) -> list[JobRow]:
+        """These jobs as a list shows them, in this order; those that are gone are left out."""
+        if len(job_ids) > PAGE_LIMIT:
+            raise BadInput(f"a page cannot have {len(job_ids)} jobs", hint=f"at most {PAGE_LIMIT}")
+        found = self._store.list_jobs(JobFilter(job_ids=tuple(job_ids)), limit=PAGE_LIMIT).jobs if job_ids else []
+        there = {job.job_id: job for job in found}
+        return self._rows([there[job_id] for job_id in job_ids if job_id in there])
 
     def count(self, wanted: JobFilter | None = None) -> BoundedCount:
         """How many jobs that is, as far as it is counted."""
         found = self._store.count_jobs(wanted or JobFilter(), most=COUNT_CAP + 1)
-        return BoundedCount(count=min(found, COUNT_CAP), capped=found > COUNT_CAP)
+        capped = found.jobs > COUNT_CAP or found.looked is not None
+        return BoundedCount(count=min(found.jobs, COUNT_CAP), capped=capped, looked=found.looked)
 
     def _rows(self, jobs: Sequence[JobRecord]) -> list[JobRow]:
         current = {one.job_id: one for one in self._store.running([job.job_id for job in jobs])}
@@ -120,7 +150,7 @@ class Views:
 
     def _house(self, *, with_queues: bool) -> _House:
         return _House(
-            queues={queue.name: queue for queue in self._store.queues()} if with_queues else {},
+            queues={queue.name: queue for queue in self._store.queues(most=0)} if with_queues else {},
             under_way=self._store.under_way() if with_queues else [],
             live_flows=frozenset(name for worker in self._client.live_workers() for name in worker.flows),
             now=self._store.now(),
@@ -156,6 +186,10 @@ class Views:
         """The journal of one job, with its hashes."""
         return self._client.journal(job_id)
 
+    def children(self, job_id: str) -> list[Child]:
+        """The jobs that one has asked for."""
+        return self._store.children(job_id)
+
     def _job_or_none(self, job_id: str | None) -> JobRecord | None:
         try:
             return self._store.job(job_id) if job_id else None
@@ -178,53 +212,80 @@ class Views:
     # --- flows ---
 
     def flows(self) -> list[FlowView]:
-        """Every flow that is known here."""
-        return [self.flow(name) for name in sorted(self._client.flows)]
+        """Every flow that is registered here, or that a job was ever pinned to."""
+        return [self.flow(name) for name in self.flow_names()]
+
+    def flow_names(self) -> list[str]:
+        """Their names."""
+        stored = (_definition(text) for text in self._store.definitions().values())
+        return sorted({*self._client.flows, *(one.flow for one in stored if one is not None)})
 
     def flow(self, name: str) -> FlowView:
-        """One flow as a machine, with the figures of the last hour; UnknownFlowError if it is not known here."""
+        """One flow as a machine, with the figures of the last hour; UnknownFlowError if nothing is known of it."""
         flow = self._client.flows.get(name)
-        if flow is None:
-            known = ", ".join(sorted(self._client.flows)) or "none"
-            raise UnknownFlowError(f"flow {name!r} is not registered", hint=f"registered here: {known}")
+        definition = flow.definition if flow is not None else self._stored_definition(name)
         now = self._store.now()
-        recent = self._store.list_jobs(JobFilter(flow=name, newer_than=now - HOUR), limit=SAMPLE)
-        steps = {step: StepFigures() for step in (*flow.definition.steps, CLEANUP)}
+        recent = self._store.list_jobs(JobFilter(flow=name, newer_than=now - HOUR), limit=SAMPLE).jobs
+        steps = {step: StepFigures() for step in (*definition.steps, CLEANUP)}
         edges: Counter[tuple[str, str]] = Counter()
-        for rows in self._store.steps_of([job.job_id for job in recent]).values():
+        handoffs: Counter[tuple[str, str]] = Counter()
+        finished = self._store.steps_of([job.job_id for job in recent])
+        for rows in finished.values():
             add_steps(steps, edges, rows, now)
-        add_ends(steps, flow, recent, self._store.executions_of(ended_badly(recent)))
-        running = self._store.list_jobs(JobFilter(flow=name, states=(JobState.RUNNING,)), limit=SAMPLE)
-        for current in self._store.running([job.job_id for job in running]):
-            if current.step in steps:
-                steps[current.step].running += 1
-                steps[current.step].retrying += current.tries > 0
+        add_handoffs(handoffs, definition.steps, recent, finished)
+        failures = add_ends(steps, definition.steps, recent, self._store.executions_of(ended_badly(recent)))
+        self._add_running(steps, name)
         ends = Counter(job.state for job in recent)
+        has_cleanup = flow is None or flow.cleanup is not None
         return FlowView(
             name=name,
-            version=flow.version,
-            fingerprint=flow.fingerprint,
-            steps=nodes_of(flow),
-            statistics=[figures.summed(step) for step, figures in steps.items() if step != CLEANUP or flow.cleanup],
+            version=definition.version,
+            fingerprint=definition.fingerprint,
+            steps=nodes_of(flow) if flow is not None else [StepView(name=one, kind="step") for one in definition.steps],
+            statistics=[figures.summed(step) for step, figures in steps.items() if step != CLEANUP or has_cleanup],
             edges=[
-                Edge(source=one, target=other, count=edges[one, other])
-                for one, other in pairwise(flow.definition.steps)
+                Edge(source=one, target=other, count=edges[one, other]) for one, other in pairwise(definition.steps)
             ],
             ways_out=WaysOut(
                 succeeded=ends[JobState.SUCCEEDED],
                 failed=ends[JobState.FAILED],
                 quarantined=ends[JobState.QUARANTINED],
             ),
-            older=self._older(flow),
+            older=self._older(definition),
             sampled=len(recent) == SAMPLE,
+            registered=flow is not None,
+            entered=len(recent),
+            pending=self.count(JobFilter(flow=name, states=(JobState.PENDING,))),
+            handoffs=[Edge(source=one, target=other, count=number) for (one, other), number in handoffs.items()],
+            crashes=sum(job.crashes for job in recent),
+            failures=failures,
+            p95_ms=p95_of(recent),
         )
 
-    def _older(self, flow: Flow[Any, Any]) -> list[OlderDefinition]:
+    def _add_running(self, steps: dict[str, StepFigures], flow: str) -> None:
+        running = self._store.list_jobs(JobFilter(flow=flow, states=(JobState.RUNNING,)), limit=SAMPLE).jobs
+        for current in self._store.running([job.job_id for job in running]):
+            if current.step in steps:
+                steps[current.step].running += 1
+                steps[current.step].retrying += current.tries > 0
+
+    def _stored_definition(self, name: str) -> Definition:
+        """The one that the newest job of the flow is pinned to, or any that one was ever pinned to."""
+        stored = self._store.definitions()
+        newest = [stored.get(job.fingerprint) for job in self._store.list_jobs(JobFilter(flow=name), limit=1).jobs]
+        found = (_definition(text) for text in (*newest, *stored.values()))
+        definition = next((one for one in found if one is not None and one.flow == name), None)
+        if definition is None:
+            known = ", ".join(sorted(self._client.flows)) or "none"
+            raise UnknownFlowError(f"flow {name!r} is not registered", hint=f"registered here: {known}")
+        return definition
+
+    def _older(self, current: Definition) -> list[OlderDefinition]:
         found = []
-        pinned = self._store.unfinished_by_definition(flow.name, most=COUNT_CAP + 1)
-        definitions = self._store.definitions() if pinned.keys() - {flow.fingerprint} else {}
+        pinned = self._store.unfinished_by_definition(current.flow, most=COUNT_CAP + 1)
+        definitions = self._store.definitions() if pinned.keys() - {current.fingerprint} else {}
         for fingerprint, jobs in pinned.items():
-            if fingerprint == flow.fingerprint:
+            if fingerprint == current.fingerprint:
                 continue
             definition = _definition(definitions.get(fingerprint))
             found.append(
@@ -240,11 +301,13 @@ class Views:
     # --- the house ---
 
     def queues(self) -> list[QueueView]:
-        """Every queue."""
-        backlog = {one.queue: one for one in self._store.backlog()}
+        """Every queue, with what waits in it among the oldest jobs that wait."""
+        backlog = {one.queue: one for one in self._store.backlog(most=BACKLOG_LOOK)}
+        queues = self._store.queues(most=BACKLOG_LOOK)
+        looked = BACKLOG_LOOK if sum(queue.pending for queue in queues) >= BACKLOG_LOOK else None
         return [
-            QueueView(queue=queue, backlog=backlog.get(queue.name, Backlog(queue=queue.name)))
-            for queue in self._store.queues()
+            QueueView(queue=queue, backlog=backlog.get(queue.name, Backlog(queue=queue.name)), looked=looked)
+            for queue in queues
         ]
 
     def workers(self) -> list[WorkerView]:
@@ -258,21 +321,56 @@ class Views:
             for worker in self._store.workers()
         ]
 
+    def slow(self) -> list[SlowView]:
+        """Running jobs that get nowhere: slow, or stalled; of a bounded number of them."""
+        now = self._store.now()
+        running = self._store.list_jobs(JobFilter(states=(JobState.RUNNING,)), limit=SAMPLE).jobs
+        jobs = {job.job_id: job for job in running}
+        found = []
+        for current in self._store.running(list(jobs)):
+            since, job = max(current.progressed_at, current.since), jobs[current.job_id]
+            limit = stall_limit(job, current)
+            verdict = stall_verdict(progressed_at=since, now=now, stall_ms=limit, retry_at=current.retry_at)
+            if verdict is not StallVerdict.MOVING and now - since > IDLE_MS:
+                found.append(
+                    SlowView(
+                        job_id=job.job_id,
+                        flow=job.flow,
+                        step=current.step,
+                        worker=current.worker,
+                        since=since,
+                        stalled=verdict is StallVerdict.STALLED,
+                    )
+                )
+        return sorted(found, key=lambda one: one.since)[:SLOW_SHOWN]
+
     def overview(self) -> Overview:
         """Everything at once, of bounded cost."""
         now = self._store.now()
-        recent = self._store.list_jobs(JobFilter(newer_than=now - HOUR), limit=SAMPLE)
+        recent = self._store.list_jobs(JobFilter(newer_than=now - HOUR), limit=SAMPLE).jobs
         throughput = [0] * 60
         for job in recent:
             ago = (now - job.updated_at) // MINUTE
             if job.state not in (JobState.PENDING, JobState.RUNNING) and 0 <= ago < 60:
                 throughput[59 - ago] += 1
+        running = self._store.list_jobs(JobFilter(states=(JobState.RUNNING,)), limit=SAMPLE).jobs
+        quarantined = self._store.list_jobs(JobFilter(states=(JobState.QUARANTINED,)), limit=SAMPLE).jobs
+        ends = Counter(job.state for job in recent)
         return Overview(
             queues=self.queues(),
             workers=self.workers(),
             counts={state.value: self.count(JobFilter(states=(state,))) for state in JobState},
             findings=list(getattr(self._client, "findings", ())),
             throughput=throughput,
+            last_hour=WaysOut(
+                succeeded=ends[JobState.SUCCEEDED],
+                failed=ends[JobState.FAILED],
+                quarantined=ends[JobState.QUARANTINED],
+            ),
+            p95_ms=p95_of(recent),
+            retrying=sum(one.tries > 0 for one in self._store.running([job.job_id for job in running])),
+            crashes=crashes_by_host(self._store.executions_of([job.job_id for job in recent if job.crashes])),
+            oldest_quarantined_at=min((job.updated_at for job in quarantined), default=None),
         )
 
 

@@ -17,6 +17,7 @@ from holdfast.engine import Engine
 from holdfast.errors import BadInput
 from holdfast.web import flows, house, jobs, openapi, upkeep
 from holdfast.web.dispatch import Endpoint, problem_response
+from holdfast.web.limits import Guarded
 from holdfast.web.principal import Authenticator, nobody
 from holdfast.web.problems import problem
 from holdfast.web.routes import Extension, Renderer, Route, Services
@@ -36,6 +37,7 @@ class Application:
         renderer = _renderer(engine, extensions) if page else None
         self.services = Services(engine, renderer)
         self.services.routes = api_routes(extensions)
+        self.services.authenticate = authenticate or nobody
         statuses = {kind: status for each in extensions for kind, status in each.statuses.items()}
         pages = [*(renderer.pages if renderer else ()), *(page for each in extensions for page in each.pages)]
         by_path: dict[str, list[Route]] = {}
@@ -43,10 +45,12 @@ class Application:
             by_path.setdefault(route.path, []).append(route)
         # Starlette takes the first path that fits: those with a fixed word go before those with a place.
         paths: list[BaseRoute] = [
-            Path(path, Endpoint(routes, self.services, authenticate or nobody, statuses), include_in_schema=False)
+            Path(path, Endpoint(routes, self.services, self.services.authenticate, statuses), include_in_schema=False)
             for path, routes in sorted(by_path.items(), key=lambda item: item[0].replace("{", "\x7f"))
         ]
-        self._app: ASGIApp = Router(paths, redirect_slashes=False, default=_nothing_there, lifespan=self._lifespan)
+        self._app: ASGIApp = Guarded(
+            Router(paths, redirect_slashes=False, default=_nothing_there, lifespan=self._lifespan)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the lifespan."""

@@ -17,7 +17,7 @@ from holdfast.client import Client
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.views import Views
-from holdfast.web.principal import Principal, Scope
+from holdfast.web.principal import Authenticator, Principal, Scope, nobody
 from holdfast.web.problems import Problem
 
 JSON = "application/json"
@@ -132,6 +132,8 @@ class Services:
         self.renderer = renderer
         self.routes: Sequence[Route] = ()
         """Every route of the API."""
+        self.authenticate: Authenticator = nobody
+        """Says who asks; a stream that goes on for long asks it again."""
         self._made: dict[Any, Any] = {}
         self._lock = threading.RLock()
 

@@ -1,0 +1,284 @@
+"""A flow as a drawing: where each node and each edge goes, wide, tall, and thin for an older definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+from holdfast.views import FlowView, StepStatistics
+from holdfast.web.page import words
+
+ROW = 6
+"""So many steps stand beside each other."""
+BOX, BOX_HEIGHT = 188, 108
+PILL, PILL_HEIGHT = 92, 46
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A step, with its figures."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    name: str
+    kind: str
+    statistics: StepStatistics
+    note: str = ""
+
+    @property
+    def shown(self) -> str:
+        """As much of the name as there is room for."""
+        room = int((self.width - 66) / 7)
+        return self.name if len(self.name) <= room else f"{self.name[: room - 1]}…"
+
+    @property
+    def middle(self) -> float:
+        """Of its height."""
+        return self.y + self.height / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pill:
+    """A state that jobs come from, or end in."""
+
+    x: float
+    y: float
+    width: float
+    state: str
+    count: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An edge: its kind, its path, how many took it, and where that is written."""
+
+    kind: str
+    path: str
+    count: int | None = None
+    x: float = 0
+    y: float = 0
+    anchor: str = "start"
+    text: str = ""
+    width: float = 1.2
+    head: bool = True
+
+
+@dataclass(slots=True)
+class Drawing:
+    """All of it, in a box of this size."""
+
+    mark: str
+    width: float = 0
+    height: float = 0
+    boxes: list[Box] = field(default_factory=list)
+    pills: list[Pill] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+
+class _Figures:
+    """What a drawing is made from."""
+
+    def __init__(self, flow: FlowView, notes: dict[str, str]) -> None:
+        self.flow = flow
+        self.notes = notes
+        self.of = {one.step: one for one in flow.statistics}
+        self.steps = [node for node in flow.steps if node.kind != "cleanup"]
+        self.cleanup = next((node for node in flow.steps if node.kind == "cleanup"), None)
+        self.early = sum(edge.count for edge in flow.handoffs)
+        counts = [flow.entered, *(edge.count for edge in flow.edges), *(edge.count for edge in flow.handoffs)]
+        self._most = max(*counts, 1)
+        self.through = [flow.entered, *(edge.count for edge in flow.edges)]
+        self.at_end = max(0, flow.ways_out.succeeded - self.early)
+
+    def width(self, count: int) -> float:
+        """How wide an edge is: its area grows with what goes through."""
+        return round(1.2 + 7.6 * sqrt(min(1.0, count / self._most)), 1) if count else 1.2
+
+    def box(self, position: int, x: float, y: float, width: float, height: float) -> Box:
+        """The box of a step."""
+        node = self.steps[position]
+        return Box(x, y, width, height, node.name, node.kind, self.of[node.name], self.notes.get(node.name, ""))
+
+    def failed(self, step: str) -> int:
+        """Jobs that have ended there without success."""
+        return self.of[step].failed_last_hour
+
+
+def wide(flow: FlowView, notes: dict[str, str]) -> Drawing:
+    """From left to right, in as many rows as it takes."""
+    figures, drawing = _Figures(flow, notes), Drawing("w")
+    steps = figures.steps
+    rows = [steps[at : at + ROW] for at in range(0, len(steps), ROW)]
+    columns = len(rows[0])
+    gap = min(120.0, max(46.0, (1170 - columns * BOX) / max(1, columns - 1)))
+    left = PILL + 46
+    right = left + columns * BOX + (columns - 1) * gap
+    drawing.width = right + 46 + 116
+    top = 26 + 16 * len(flow.handoffs) + 34 if flow.handoffs else 30
+    pitch = BOX_HEIGHT + 76
+    for position in range(len(steps)):
+        row, column = divmod(position, ROW)
+        x, y = left + column * (BOX + gap), top + row * pitch
+        drawing.boxes.append(figures.box(position, x, y, BOX, BOX_HEIGHT))
+    first, last = drawing.boxes[0], drawing.boxes[-1]
+    state = Pill(0, first.middle - PILL_HEIGHT / 2, PILL, "pending", words.bounded(flow.pending), "wait")
+    end_x = last.x + BOX + 46
+    drawing.pills += [state, Pill(end_x, last.middle - PILL_HEIGHT / 2, 116, "succeeded", f"{flow.ways_out.succeeded:,}", "")]
+    drawing.lines += _handoffs_above(figures, drawing, end_x + 58, last.middle - PILL_HEIGHT / 2)
+    drawing.lines += _main_lines(figures, drawing.boxes, end_x, gap)
+    _ways_out_below(figures, drawing, single=len(rows) == 1)
+    return drawing
+
+
+def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float, gap: float) -> Iterator[Line]:
+    before: Box | None = None
+    for box, count in zip(boxes, figures.through, strict=True):
+        width = figures.width(count)
+        if before is None or before.y == box.y:
+            start = PILL if before is None else before.x + BOX
+            middle = (start + box.x) / 2
+            yield Line("main", f"M{start} {box.middle}H{box.x - 2}", count, middle, box.middle - 13, "middle", width=width)
+        else:  # on to the next row
+            down = before.y + BOX_HEIGHT + 38
+            x = before.x + BOX
+            path = f"M{x} {before.middle}H{x + 20}V{down}H{box.x - 24}V{box.middle}H{box.x - 2}"
+            yield Line("main", path, count, (x + box.x) / 2, down - 9, "middle", width=width)
+        before = box
+    assert before is not None
+    x = before.x + BOX
+    width = figures.width(figures.at_end)
+    middle = (x + end_x) / 2
+    yield Line("main", f"M{x} {before.middle}H{end_x - 2}", figures.at_end, middle, before.middle - 13, "middle", width=width)
+
+
+def _handoffs_above(figures: _Figures, drawing: Drawing, end_x: float, end_y: float) -> Iterator[Line]:
+    boxes = {box.name: box for box in drawing.boxes}
+    for at, edge in enumerate(sorted(figures.flow.handoffs, key=lambda one: boxes[one.source].x)):
+        box = boxes[edge.source]
+        x, y = box.x + BOX / 2 + 8 * at, 18 + 16 * at
+        path = f"M{x} {box.y}V{y + 16}Q{x} {y} {x + 16} {y}H{end_x - 16 - 8 * at}Q{end_x - 8 * at} {y} {end_x - 8 * at} {y + 16}V{end_y - 2}"
+        yield Line("hand", path, edge.count, x + 26, y + 21, text="done already", width=figures.width(edge.count))
+
+
+def _ways_out_below(figures: _Figures, drawing: Drawing, *, single: bool) -> None:
+    flow, last = figures.flow, drawing.boxes[-1]
+    bottom = last.y + BOX_HEIGHT
+    if flow.crashes:
+        first = drawing.boxes[0]
+        x = last.x + BOX / 2 + 30 if single else first.x + 30
+        below = bottom + 32 if single else first.y + BOX_HEIGHT + 26
+        start = last.y + BOX_HEIGHT if single else first.y + BOX_HEIGHT
+        path = f"M{x} {start}V{below - 8}Q{x} {below} {x - 8} {below}H54Q46 {below} 46 {below - 8}V{first.middle + 25}"
+        drawing.lines.append(Line("lost", path, flow.crashes, 64, below - 6, text="lost with a worker, begun again", width=1.6))
+    level = bottom + 82
+    pills_x = drawing.width - 132
+    if figures.cleanup is not None:
+        box = Box(last.x - (BOX + 60) if len(drawing.boxes) > 1 else last.x, level, BOX, 62, "cleanup", "cleanup", figures.of["cleanup"], "undoes what was begun")
+        drawing.boxes.append(box)
+        target, source = (box.x + BOX / 2, level - 2), box.x + BOX
+        failed_y = level + 20
+    else:
+        failed_y = level + 20
+        target, source = (last.x + BOX / 2, failed_y), last.x + BOX / 2
+    tried = [box for box in drawing.boxes if box.kind != "cleanup"]
+    shown = tried if single else [box for box in tried if figures.failed(box.name)]
+    spread = {box.name: (at - len(shown) / 2) * 14 for at, box in enumerate(shown)}
+    for box in shown:
+        count = figures.failed(box.name)
+        x, to = box.x + BOX / 2 - 12, target[0] + spread[box.name]
+        turn, sign = level - 24, 8 if to > x else -8
+        if single:
+            path = f"M{x} {box.y + BOX_HEIGHT}V{turn - 8}Q{x} {turn} {x + sign} {turn}H{to - sign}Q{to} {turn} {to} {turn + 8}V{target[1]}"
+        else:
+            path = f"M{x} {box.y + BOX_HEIGHT}V{box.y + BOX_HEIGHT + 24}"
+        kind = "out" if count else "none"
+        drawing.lines.append(Line(kind, path, count or None, x + 7, box.y + BOX_HEIGHT + 18, width=figures.width(count) if count else 1.0))
+    out = flow.ways_out
+    drawing.lines += [
+        Line("out" if out.failed else "none", f"M{source} {failed_y}H{pills_x - 2}", None, width=figures.width(out.failed)),
+        Line(
+            "quar" if out.quarantined else "none",
+            f"M{source + 60} {failed_y}V{failed_y + 52}Q{source + 60} {failed_y + 60} {source + 68} {failed_y + 60}H{pills_x - 2}",
+            None,
+            width=figures.width(out.quarantined),
+        ),
+    ]
+    drawing.pills += [
+        Pill(pills_x, failed_y - 23, 130, "failed", f"{out.failed:,}", "of the hour"),
+        Pill(pills_x, failed_y + 37, 130, "quarantined", f"{out.quarantined:,}", "of the hour"),
+    ]
+    drawing.height = failed_y + 37 + PILL_HEIGHT + 4
+
+
+TALL, TALL_HEIGHT, TALL_PITCH = 240, 104, 144
+
+
+def tall(flow: FlowView, notes: dict[str, str]) -> Drawing:
+    """From top to bottom, for what is narrow."""
+    figures, drawing = _Figures(flow, notes), Drawing("t", width=372)
+    for position in range(len(figures.steps)):
+        drawing.boxes.append(figures.box(position, 62, 66 + position * TALL_PITCH, TALL, TALL_HEIGHT))
+    drawing.pills.append(Pill(62, 1, TALL, "pending", words.bounded(flow.pending), "wait"))
+    y = 46.0
+    for box, count in zip(drawing.boxes, figures.through, strict=True):
+        drawing.lines.append(Line("main", f"M212 {y}V{box.y - 1}", count, 225, (y + box.y) / 2 + 4, width=figures.width(count)))
+        y = box.y + TALL_HEIGHT
+    end = y + 36
+    drawing.lines.append(Line("main", f"M212 {y}V{end - 1}", figures.at_end, 225, y + 21, width=figures.width(figures.at_end)))
+    drawing.pills.append(Pill(116, end, 186, "succeeded", f"{flow.ways_out.succeeded:,}", "of the hour"))
+    if flow.handoffs:
+        first = next(box for box in drawing.boxes if box.name == flow.handoffs[0].source)
+        path = f"M62 {first.middle}H38Q20 {first.middle} 20 {first.middle + 18}V{end + 5}Q20 {end + 23} 38 {end + 23}H114"
+        drawing.lines.append(Line("hand", path, figures.early, 6, end - 12, text="done already", width=figures.width(figures.early)))
+    below = end + 86
+    has_failed = [box for box in drawing.boxes if figures.failed(box.name)]
+    for box in drawing.boxes:
+        count = figures.failed(box.name)
+        kind = "out" if count else "none"
+        path = f"M302 {box.middle + 8}H316Q326 {box.middle + 8} 326 {box.middle + 18}V{below + 10}"
+        drawing.lines.append(Line(kind, path, count or None, 308, box.middle, width=figures.width(count), head=False))
+    kind = "out" if has_failed else "none"
+    drawing.lines.append(Line(kind, f"M326 {below + 4}V{below + 12}Q326 {below + 22} 316 {below + 22}H304", head=figures.cleanup is not None, width=1.6))
+    if figures.cleanup is not None:
+        drawing.boxes.append(Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], "undoes what was begun"))
+    else:
+        drawing.lines.append(Line(kind, f"M304 {below + 22}H122V{below + 50}", head=False, width=1.6))
+    out = flow.ways_out
+    drawing.lines += [
+        Line("out" if out.failed else "none", f"M122 {below + 50}V{below + 84}", width=figures.width(out.failed)),
+        Line("quar" if out.quarantined else "none", f"M242 {below + (50 if figures.cleanup else 22)}V{below + 84}", width=figures.width(out.quarantined)),
+    ]
+    drawing.pills += [
+        Pill(38, below + 86, 130, "failed", f"{out.failed:,}", "of the hour"),
+        Pill(186, below + 86, 140, "quarantined", f"{out.quarantined:,}", "of the hour"),
+    ]
+    drawing.height = below + 86 + PILL_HEIGHT + 10
+    return drawing
+
+
+def thin(steps: Sequence[str], mark: str, *, upright: bool = False, commit: str | None = None) -> Drawing:
+    """The steps alone."""
+    drawing = Drawing(mark)
+    none = StepStatistics(step="")
+    before: Box | None = None
+    for at, name in enumerate(steps):
+        kind = "commit" if name == commit else "step"
+        row, column = divmod(at, ROW)
+        box = Box(62, 2 + 42 * at, TALL, 28, name, kind, none) if upright else Box(138 + column * 234, 4 + row * 50, BOX, 34, name, kind, none)
+        if before is not None:
+            if upright:
+                path = f"M182 {before.y + 28}V{box.y - 2}"
+            elif before.y == box.y:
+                path = f"M{before.x + BOX} {box.middle}H{box.x - 2}"
+            else:
+                path = f"M{before.x + BOX / 2} {before.y + 34}V{before.y + 42}H{box.x + BOX / 2}V{box.y - 2}"
+            drawing.lines.append(Line("lost", path))
+        drawing.boxes.append(box)
+        before = box
+    drawing.width = 372 if upright else max((box.x + BOX for box in drawing.boxes), default=138) + 10
+    drawing.height = max((box.y + box.height for box in drawing.boxes), default=20) + 6
+    return drawing
