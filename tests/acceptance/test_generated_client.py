@@ -11,8 +11,8 @@ import msgspec
 from holdfast import Engine
 from holdfast.web.application import api_routes
 from holdfast.web.openapi import document
-from tests.support.killed_server import Server
 from tests.support.web import a_flow
+from tests.support.web_server import Server
 
 SCENARIO = """
 import sys

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast import Engine
 from tests.support.backends import Backend, PostgresBackend, SqliteBackend
-from tests.support.killed_server import Server
 from tests.support.web import FLOW
+from tests.support.web_server import Server
 
 KILLS = 5
 CLIENTS = 3
