@@ -113,7 +113,7 @@ def test_workers_and_the_house_are_shown(http: Asking, engine: Engine) -> None:
     stats = http.get("/v1/stats").json()
 
     assert [(one["live"], FLOW in one["worker"]["flows"]) for one in workers] == [(True, True)]
-    assert {"queues", "workers", "counts", "findings", "throughput"} == set(stats)
+    assert {"queues", "workers", "counts", "findings", "throughput"} <= set(stats)
 
 
 def test_metrics_are_in_prometheus_form(http: Asking, engine: Engine) -> None:
@@ -175,7 +175,7 @@ def test_a_bulk_action_is_previewed_and_is_a_job_of_whoever_asked(http: Asking, 
         engine.wait(job_id, 30)
     result = http.get(f"/v1/jobs/{job_id}/result").json()
 
-    assert preview["acted_on"] == {"count": 3, "capped": False}
+    assert (preview["acted_on"]["count"], preview["acted_on"]["capped"]) == (3, False)
     assert (answer.status_code, again.content) == (201, answer.content)
     assert (result["state"], result["response"]["done"]) == ("succeeded", 3)
     assert [engine.store.journal(job)[-1].actor for job in [*jobs, other]] == ["admin-er"] * 3 + ["client"]
