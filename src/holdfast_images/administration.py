@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast_images.devices.protocol import COLLECTED, Device, Found, PoolHealt
 from holdfast_images.devices.thin_pool import POOL_NAME, ThinPool
 from holdfast_images.errors import (
     DeviceLost,
+    ExtractionTimedOut,
     ImageBusy,
     ImageError,
     InvalidName,
@@ -232,16 +234,41 @@ def _told(error: PoolUnusable) -> str:
 # --- A dry run of the safety rules over an archive, wherever it is --------------------------------------
 
 
-def inspect_source(settings: Settings, source: str | Path | None, key: str | None, sha256: str | None) -> Inspection:
+def inspect_source(
+    settings: Settings,
+    source: str | Path | None,
+    key: str | None,
+    sha256: str | None,
+    most_bytes: int | None = None,
+    seconds: float | None = None,
+) -> Inspection:
     """Everything that is wrong with a file, a URL, or a key in the bucket of the settings."""
     if (source is None) == (key is None):
         raise InvalidName("one archive is inspected at a time", hint="give a file, or --s3-key, or --source")
+    if most_bytes is not None:
+        limits = msgspec.structs.replace(settings.limits, image_bytes=min(most_bytes, settings.limits.image_bytes))
+        settings = msgspec.structs.replace(settings, limits=limits)
+    check = _until(seconds)
     location = _location(settings, source, key)
-    with _archive(settings, Path(source or ""), location, sha256) as (path, fetched):
-        report = inspect_image(path, policy=settings.policy, limits=settings.limits, keep_setuid=settings.keep_setuid)
+    with _archive(settings, Path(source or ""), location, sha256, check) as (path, fetched):
+        report = inspect_image(
+            path, policy=settings.policy, limits=settings.limits, keep_setuid=settings.keep_setuid, check=check
+        )
     if fetched is None:
         return Inspection(report=report)
     return Inspection(report=report, fetched_bytes=fetched.size_bytes, checksum=fetched.checksum)
+
+
+def _until(seconds: float | None) -> Callable[[], None] | None:
+    if seconds is None:
+        return None
+    deadline = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise ExtractionTimedOut(f"looking into it took longer than {seconds:g} s", hint="inspect it on the host")
+
+    return check
 
 
 def _location(settings: Settings, source: str | Path | None, key: str | None) -> Location | None:
@@ -253,7 +280,11 @@ def _location(settings: Settings, source: str | Path | None, key: str | None) ->
 
 @contextmanager
 def _archive(
-    settings: Settings, file: Path, location: Location | None, sha256: str | None
+    settings: Settings,
+    file: Path,
+    location: Location | None,
+    sha256: str | None,
+    check: Callable[[], None] | None,
 ) -> Iterator[tuple[Path, Fetched | None]]:
     """The archive as a file as long as the block lasts; how it was fetched, if it had to be."""
     if location is None or isinstance(location, FileObject):
@@ -270,6 +301,7 @@ def _archive(
             limit=settings.limits.image_bytes,
             sha256=sha256,
             connections=settings.connections,
+            check=check,
             settings=settings.source,
         )
         yield path, fetched

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 import msgspec
 
@@ -25,4 +27,8 @@ def spec(settings: CommandSettings) -> None:
     from holdfast.web.openapi import document  # noqa: PLC0415 - as above
 
     flows = app_flows(settings) if settings.app else []
-    print(msgspec.json.format(msgspec.json.encode(document(api_routes(), flows)), indent=2).decode())
+    extensions = []
+    if settings.web is not None:
+        module, _, function = settings.web.partition(":")
+        extensions.append(getattr(import_module(module), function)(settings))
+    print(msgspec.json.format(msgspec.json.encode(document(api_routes(extensions), flows)), indent=2).decode())

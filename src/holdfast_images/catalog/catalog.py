@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.tables import database_path, is_postgres
 from holdfast_images.catalog.devices import DeviceTables
+from holdfast_images.catalog.fleet import FleetTables
 from holdfast_images.catalog.tables import (
     CatalogOperations,
     CatalogSession,
@@ -175,6 +176,11 @@ class ImageTables(CatalogOperations):
     def list_images(self, download_status: str = "") -> list[Image]:
         """All images, or those of one status, oldest first."""
         return self._all(Image, "list_images", status=download_status)
+
+    def counts_here(self) -> dict[tuple[str, str], int]:
+        """How many rows this host has of each kind and state."""
+        with self._reading() as session:
+            return {(kind, state): count for kind, state, count in session.run("counts_here")}
 
     def delete_image(self, image_id: str, *, tx: Transaction | None = None) -> None:
         """Forget an image and what was unpacked of it. Raises CatalogConflict while snapshots of it are recorded."""
@@ -408,7 +414,7 @@ _TABLES: tuple[tuple[str, type[Row], str], ...] = (
 )
 
 
-class Catalog(ImageTables, DeviceTables, LockTables, HostTables):
+class Catalog(ImageTables, DeviceTables, LockTables, HostTables, FleetTables):
     """All operations. Writes take the engine's transaction as `tx`, or make one of their own.
 
     In a commit step always pass `tx`: on SQLite the engine has the database to itself until the step has ended.

@@ -1,4 +1,4 @@
-"""What every view stands in: who asks, where the page is mounted, what time it is; and how its template is filled in."""
+"""What every view stands in: who asks, where the page is mounted, what time it is; how its template is filled in."""
 
 from __future__ import annotations
 
@@ -85,6 +85,10 @@ class Frame:
         """The address of an asset; it changes with its content, and so it may be kept for ever."""
         return f"{self.call.link('/static/')}{name}?v={digest(name)}"
 
+    def sentence(self, text: str) -> str:
+        """A sentence of the engine's own, with its times as times of day."""
+        return words.sentence(text, self.now)
+
     def clock(self, at: int) -> str:
         """A time of day, with the date if it is not of today."""
         return words.clock(at, self.now)
@@ -104,6 +108,7 @@ class Frame:
             "url": self.url,
             "static": self.static,
             "clock": self.clock,
+            "sentence": self.sentence,
             "query_of": query_of,
             "may": self.may,
             "sheets": [],
@@ -129,7 +134,9 @@ class Frame:
         return Reply(status=303, headers={"Location": self.url(path, **parameters)})
 
 
-Page: TypeAlias = "tuple[str, str, Callable[[Frame], Reply], Scope, Any] | tuple[str, str, Callable[[Frame], Reply], Scope, Any, Any]"
+Page: TypeAlias = (
+    "tuple[str, str, Callable[[Frame], Reply], Scope, Any] | tuple[str, str, Callable[[Frame], Reply], Scope, Any, Any]"
+)
 """Method, path, view, what it takes to be allowed, the type of the query, the type of the form."""
 
 

@@ -32,7 +32,9 @@ class WorkerLine(NamedTuple):
 class House:
     """What the house shows; each part is read when it is first asked for."""
 
-    def __init__(self, overview: Overview, views: Views, findings: Sequence[Finding], checked_at: int, now: int) -> None:
+    def __init__(
+        self, overview: Overview, views: Views, findings: Sequence[Finding], checked_at: int, now: int
+    ) -> None:
         self.overview = overview
         self.findings = findings
         self.checked_at = checked_at
@@ -96,9 +98,9 @@ class House:
         paused = sum(one.backlog.ready for one in self.paused)
         ready = sum(one.backlog.ready for one in self.overview.queues) - paused
         parts = [
-            (ready, "for a slot or a worker"),
-            (sum(one.backlog.waiting for one in self.overview.queues), "for another job"),
-            (sum(one.backlog.scheduled for one in self.overview.queues), "for their time"),
+            (ready, "could start"),
+            (sum(one.backlog.waiting for one in self.overview.queues), "wait for another job"),
+            (sum(one.backlog.scheduled for one in self.overview.queues), "scheduled"),
             (paused, "paused"),
         ]
         return [(number, why) for number, why in parts if number]

@@ -16,7 +16,7 @@ from holdfast.web.page import actions, house, job, jobs, machine
 from holdfast.web.page.frame import STATIC, Entry, Frame, ViewQuery, digest
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Problem, Refused
-from holdfast.web.routes import Call, Extension, PageRoute, Reply
+from holdfast.web.routes import HTML, JSON, Call, Extension, PageRoute, Reply
 
 View = Callable[[Frame], Reply]
 
@@ -77,6 +77,7 @@ class Site:
             scope=scope,
             query=query or ViewQuery,
             form=form,
+            media_type=JSON if path.endswith(".json") else HTML,
         )
 
     def _frame(self, call: Call) -> Frame:

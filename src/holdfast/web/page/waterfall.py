@@ -5,11 +5,11 @@ Long idle stretches are drawn shorter than they were, and say so: a job that wai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.core.hash_chain import evidence_in
-from holdfast.core.progress import step_at
+from holdfast.core.hash_chain import ENDING_PLANNED, evidence_in
+from holdfast.core.progress import CLEANUP, step_at
 from holdfast.core.records import JournalEntry, StepRecord
 from holdfast.core.states import LIVE_STATUSES, JobState
 from holdfast.core.step import CRASH_CODES, EndCode
@@ -21,7 +21,8 @@ MOST_EXECUTIONS = 40
 """The last so many are drawn; the list of those before them is in the journal."""
 SQUEEZED = 0.12
 """The share of a long idle stretch."""
-LONG = 0.3
+LONG, LONG_MS = 0.3, 10_000
+"""Of all the time, and at least: what is shorter is not squeezed."""
 FUTURE = 0.06
 LEAST = 0.22
 """Per cent: what is shorter is drawn as long as this."""
@@ -78,7 +79,7 @@ class Axis:
     def __init__(self, start: int, end: int, idle: Sequence[Stretch], now: int | None) -> None:
         end = max(end, start + 1)
         self._knots: list[tuple[int, float]] = []
-        long_ones = [one for one in idle if one.end - one.start > LONG * (end - start)]
+        long_ones = [one for one in idle if one.end - one.start > max(LONG_MS, LONG * (end - start))]
         # What is left over is shared by all the rest, as long as it was.
         busy = (end - start) - sum(one.end - one.start for one in long_ones)
         room = 100 * (1 - (FUTURE if now is not None else 0.01)) - 100 * SQUEEZED * len(long_ones)
@@ -116,7 +117,12 @@ class Axis:
                 at = -(-inside.end // step) * step
                 continue
             x = self.x(at)
-            if x > 3 and x < 96 and (self.now is None or abs(x - self.x(self.now)) > 5) and (not ticks or x - ticks[-1][0] > 6):
+            if (
+                x > 3
+                and x < 96
+                and (self.now is None or abs(x - self.x(self.now)) > 5)
+                and (not ticks or x - ticks[-1][0] > 6)
+            ):
                 ticks.append((x, _tick(at, step)))
             at += step
         return ticks
@@ -125,7 +131,13 @@ class Axis:
 def _tick(at: int, step: int) -> str:
     if step >= words.DAY:
         return words.full(at)[5:10]
-    return words.precise(at) if step < words.SECOND else words.precise(at)[:8] if step < words.MINUTE else words.precise(at)[:5]
+    return (
+        words.precise(at)[6:]
+        if step < words.SECOND
+        else words.precise(at)[:8]
+        if step < words.MINUTE
+        else words.precise(at)[:5]
+    )
 
 
 class Waterfall:
@@ -134,7 +146,12 @@ class Waterfall:
     def __init__(self, view: JobView, journal: Sequence[JournalEntry], steps: Sequence[str], now: int) -> None:
         self._view, self._journal, self._names, self._now = view, journal, steps, now
         self._is_open = view.job.state in (JobState.PENDING, JobState.RUNNING)
-        self._ends = {entry.exec_id: entry for entry in journal if entry.exec_id and entry.exec_to in ("aborted", "done")}
+        self._ends = {
+            entry.exec_id: entry for entry in journal if entry.exec_id and entry.exec_to in ("aborted", "done")
+        }
+        self._endings = {
+            entry.exec_id: entry for entry in journal if entry.exec_id and entry.reason.startswith(ENDING_PLANNED)
+        }
         executions = view.executions
         self.left_out = max(0, len(executions) - MOST_EXECUTIONS)
         self._executions = executions[self.left_out :]
@@ -163,7 +180,9 @@ class Waterfall:
         if self._is_open and job.state is JobState.PENDING:
             row.stretches += self._between(before, at, max(self._now, at))
             if job.not_before > self._now:
-                row.stretches.append(Stretch("back", self._now, job.not_before, f"not before {words.precise(job.not_before)[:8]}"))
+                row.stretches.append(
+                    Stretch("back", self._now, job.not_before, f"not before {words.precise(job.not_before)[:8]}")
+                )
         last = executions[-1].execution if executions else None
         ended = (last.finished_at or 0) if last else job.updated_at
         row.said = words.duration(max(0, (self._now if self._is_open else ended) - job.created_at))
@@ -173,12 +192,23 @@ class Waterfall:
         """From the end of one execution to the begin of the next."""
         if end <= start:
             return
-        entry = self._ends.get(before.execution.exec_id) if before is not None else self._journal[0] if self._journal else None
+        entry = (
+            self._ends.get(before.execution.exec_id)
+            if before is not None
+            else self._journal[0]
+            if self._journal
+            else None
+        )
         evidence = evidence_in(entry.metadata) if entry is not None else None
         until = min(max(start, evidence.not_before if evidence else 0), end)
         waits_for = (evidence.wait_for or evidence.run_after) if evidence is not None else None
         if waits_for:
-            yield Stretch("job", start, end, f"waiting for job {words.short(waits_for)}, then in queue: {words.duration(end - start)}")
+            yield Stretch(
+                "job",
+                start,
+                end,
+                f"waiting for job {words.short(waits_for)}, then in queue: {words.duration(end - start)}",
+            )
             return
         if before is not None and before.execution.disposition in ("failed", "quarantined"):
             yield Stretch("ended", start, end, f"{before.execution.disposition} for {words.duration(end - start)}")
@@ -190,7 +220,9 @@ class Waterfall:
             yield Stretch("queue", until, end, f"waiting in queue {words.duration(end - until)}")
 
     def _end_of(self, one: ExecutionView) -> int:
-        return max(one.execution.started_at, one.execution.finished_at if one.execution.finished_at is not None else self._now)
+        return max(
+            one.execution.started_at, one.execution.finished_at if one.execution.finished_at is not None else self._now
+        )
 
     # --- the executions and their steps ---
 
@@ -199,15 +231,30 @@ class Waterfall:
             yield self._execution(one)
             yield from self._steps(one)
         if self._view.job.state is not JobState.SUCCEEDED and self._names:
-            reached = len(self._view.steps) + (1 if self._view.current is not None and self._view.current.step else 0)
-            for name in self._names[reached:]:
+            for name in self._names[self._reached() :]:
                 yield Row("ghost", name, said="not reached")
+
+    def _reached(self) -> int:
+        """How many steps have been begun by the last execution, or before it."""
+        last = self._executions[-1].execution if self._executions else None
+        ending = self._endings.get(last.exec_id) if last is not None else None
+        if (
+            ending is not None and ending.step is not None and ending.step in self._names
+        ):  # its cleanup may have taken back what was finished
+            return list(self._names).index(ending.step) + 1
+        return len(self._view.steps) + (
+            1 if last is not None and self._open_step(self._executions[-1], last.started_at) else 0
+        )
 
     def _execution(self, one: ExecutionView) -> Row:
         execution = one.execution
         end, code = self._end_of(one), execution.code or ""
         is_live = execution.finished_at is None
-        tone = "failed" if code in (*CRASH_CODES, EndCode.ERROR, EndCode.UNRECOVERABLE, EndCode.ABORT, EndCode.TIMEOUT) else "dim"
+        tone = (
+            "failed"
+            if code in (*CRASH_CODES, EndCode.ERROR, EndCode.UNRECOVERABLE, EndCode.ABORT, EndCode.TIMEOUT)
+            else "dim"
+        )
         row = Row("ex", f"Execution {execution.attempt}", note=label_of(execution.lease_owner), tone=tone)
         row.said = "" if is_live else f"{code} {words.duration(end - execution.started_at)}"
         row.running_since = execution.started_at if is_live else None
@@ -220,10 +267,24 @@ class Waterfall:
         at = execution.started_at
         for step in one.steps:
             took = step.finished_at - step.started_at
-            tags = (f"{step.tries + 1} tries",) if step.tries else ()
+            tags = (f"{step.tries} tries",) if step.tries > 1 else ()
             row = Row("s", step.step, tags=tags, said=words.duration(took))
             row.stretches.append(Stretch("done", step.started_at, step.finished_at, f"{words.duration(took)}, done"))
             at = step.finished_at
+            yield row
+        ending = self._endings.get(execution.exec_id)
+        if ending is not None and ending.step:
+            evidence = evidence_in(ending.metadata)
+            failure = evidence.failure if evidence is not None else None
+            tags = (f"{failure.tries} tries",) if failure is not None and failure.tries > 1 else ()
+            _, said, tone = _ENDINGS.get(evidence.code or "" if evidence is not None else "", ("run", "ended", ""))
+            row = Row(
+                "s", ending.step, tags=tags, said=said, tone=tone, failed_at=[ending.at] if tone == "failed" else []
+            )
+            row.stretches.append(
+                Stretch("run", at, max(at, ending.at), f"{words.duration(max(0, ending.at - at))}, {said}")
+            )
+            at = max(at, ending.at)
             yield row
         row_of_open = self._open_step(one, at)
         if row_of_open is not None:
@@ -237,16 +298,29 @@ class Waterfall:
             name = current.step
         else:
             entry = self._ends.get(execution.exec_id)
-            name = entry.step if entry is not None and entry.step else step_at(tuple(self._names), _next(one.steps, self._view.steps))
+            name = (
+                entry.step
+                if entry is not None and entry.step
+                else step_at(tuple(self._names), _next(one.steps, self._view.steps))
+            )
         if name is None or (not is_live and execution.code in (EndCode.COMPLETED, EndCode.HANDOFF)):
             return None
         end = self._end_of(one)
-        tags = tuple(tag for tag, there in (("interrupted", execution.interrupted), (f"{execution.tries + 1} tries", execution.tries > 0)) if there)
+        tags = tuple(
+            tag
+            for tag, there in (
+                ("interrupted", execution.interrupted),
+                (f"{execution.tries} tries", execution.tries > 1),
+            )
+            if there
+        )
         row = Row("s", name, tags=tags)
         if is_live:
             self._add_live(row, one, at, end)
             return row
         kind, said, tone = _ENDINGS.get(execution.code or "", ("run", execution.code or "ended", ""))
+        if name == CLEANUP and execution.code != EndCode.CLEANUP_FAILED:
+            kind, said, tone = "done", "gave all back", ""
         row.stretches.append(Stretch(kind, at, end, f"{words.duration(end - at)}, {said}"))
         row.said, row.tone = said, tone
         if tone == "failed" and kind == "run":
@@ -275,15 +349,21 @@ class Waterfall:
             execution = one.execution
             if crashed is not None:
                 after = execution.started_at - (crashed.execution.finished_at or execution.started_at)
-                yield Mark("take", execution.started_at, f"{label_of(execution.lease_owner)} took over after {words.duration(max(0, after))}")
+                yield Mark(
+                    "take",
+                    execution.started_at,
+                    f"{label_of(execution.lease_owner)} took over after {words.duration(max(0, after))}",
+                )
             crashed = one if execution.code in CRASH_CODES else None
             if crashed is not None:
                 entry = self._ends.get(execution.exec_id)
                 where = f" in {entry.step}" if entry is not None and entry.step else ""
-                yield Mark("crash", execution.finished_at or 0, f"{label_of(execution.lease_owner)}: {execution.code}{where}")
+                yield Mark(
+                    "crash", execution.finished_at or 0, f"{label_of(execution.lease_owner)}: {execution.code}{where}"
+                )
 
 
-_ENDINGS = {
+_ENDINGS: Mapping[str, tuple[str, str, str]] = {
     EndCode.CRASHED: ("cut", "died", "failed"),
     EndCode.STALLED: ("cut", "stalled", "failed"),
     EndCode.ABANDONED: ("cut", "given up", "failed"),

@@ -20,7 +20,9 @@ _NAMES: Final = {
     0x202A: "LRE", 0x202B: "RLE", 0x202C: "PDF", 0x202D: "LRO", 0x202E: "RLO",
     0x2066: "LRI", 0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI", 0xFEFF: "BOM",
 }  # fmt: skip
-_UNSEEN = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ud800-\\udfff\\U000e0000-\\U000e007f]")
+_UNSEEN = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ud800-\\udfff\\U000e0000-\\U000e007f]"
+)
 
 
 def inert(text: object) -> Markup:
@@ -42,6 +44,15 @@ def inert(text: object) -> Markup:
 def inert_lines(text: object) -> Markup:
     """The same for a text of several lines, whose ends stay what they are."""
     return Markup("\n").join(inert(line) for line in str(text).split("\n"))
+
+
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)Z")
+
+
+def sentence(text: str, now: int) -> str:
+    """A sentence of the engine's own, with its times as times of day."""
+    today = f"{_moment(now):%Y-%m-%d}"
+    return _ISO.sub(lambda found: found[2] if found[1] == today else f"{found[1]} {found[2][:5]}", text)
 
 
 def plain(text: object) -> str:
@@ -93,8 +104,10 @@ def duration(milliseconds: float | None) -> str:
     """A length of time that is measured: 4 ms, 1.1 s, 41 s, 2 min 05 s; a dash if it is not known."""
     if milliseconds is None:
         return "–"
+    if milliseconds < 1:
+        return "<1 ms"
     if milliseconds < SECOND:
-        return f"{max(0, round(milliseconds))} ms"
+        return f"{round(milliseconds)} ms"
     return f"{milliseconds / SECOND:.1f} s" if milliseconds < 10 * SECOND else span(milliseconds)
 
 
