@@ -20,7 +20,7 @@ from holdfast.core.step import Run, Transaction
 from holdfast.errors import BadInput, JobMovedOnError, JobNotFoundError, StateError
 from holdfast.store.listing import JobFilter
 from holdfast.views.records import BoundedCount
-from holdfast.views.views import COUNT_CAP
+from holdfast.views.views import Views
 
 Action = Literal["retry", "release", "cancel"]
 
@@ -88,6 +88,7 @@ class Bulk:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._store = client.store
+        self._views = Views(client)
         self.flow: Flow[BulkRequest, BulkResponse] = client.flows.get(NAME) or (
             Flow(NAME, request=BulkRequest, response=BulkResponse, queue=NAME)
             .start("count", self._count)
@@ -106,7 +107,7 @@ class Bulk:
             counts=counts,
             acted_on=BoundedCount(count=0) if meant is None else self._counted(meant, meant.states),
             refused=BoundedCount(count=sum(one.count for one in others), capped=any(one.capped for one in others)),
-            samples=[] if meant is None else self._store.list_jobs(meant, limit=SAMPLES),
+            samples=[] if meant is None else self._store.list_jobs(meant, limit=SAMPLES).jobs,
         )
 
     def submit(
@@ -158,11 +159,11 @@ class Bulk:
         meant = _meant(request)
         beyond: str | None = None
         while meant is not None:
-            page = self._store.list_jobs(meant, beyond=beyond, limit=PAGE)
-            yield from page
-            if len(page) < PAGE:
+            found = self._store.list_jobs(meant, beyond=beyond, limit=PAGE)
+            yield from found.jobs
+            if found.more is None:
                 return
-            beyond = page[-1].job_id
+            beyond = found.more
 
     def _act(self, job: JobRecord, request: BulkRequest, own_id: str, response: BulkResponse) -> bool:
         """Was anything asked of the store, so that the pace is to be kept?"""
@@ -197,9 +198,7 @@ class Bulk:
         )
 
     def _counted(self, wanted: JobFilter, states: tuple[JobState, ...]) -> BoundedCount:
-        narrowed = msgspec.structs.replace(wanted, states=states)
-        found = self._store.count_jobs(narrowed, most=COUNT_CAP + 1)
-        return BoundedCount(count=min(found, COUNT_CAP), capped=found > COUNT_CAP)
+        return self._views.count(msgspec.structs.replace(wanted, states=states))
 
 
 class _Pace:

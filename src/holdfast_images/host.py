@@ -281,8 +281,13 @@ class LocalHost(FlowContext):
         return content_path(self.data, name)
 
     def refuse_missing(self) -> None:
-        """Raise StoreError if the database is a file that is not there: looking makes none."""
+        """Raise StoreError if the database is a file that is not there, or has no catalog: looking makes none."""
         if self.database is None:
+            if not self.has_catalog:
+                raise StoreError(
+                    "the store has no tables of images, or none of this version",
+                    hint="process-image and worker make the tables, if their role may; looking leaves no trace",
+                )
             return
         try:
             is_there = self.database.exists()

@@ -13,7 +13,7 @@ from holdfast import Engine, HoldfastError, JobState, PipelineResponse, Worker
 from holdfast.errors import JobFailed, NotFound
 from holdfast_images.catalog.tables import HostClaim, Snapshot
 from holdfast_images.errors import CatalogUnavailable, ImageBusy, ImageError, Interrupted, NoThreads, error_from
-from holdfast_images.flows.existing import ExistingImage
+from holdfast_images.flows.lookup import ExistingImage
 from holdfast_images.flows.process import queue_limits
 from holdfast_images.flows.schemas import PROCESS, ActivateRequest, ActivateResponse, ProcessRequest, key_of
 from holdfast_images.host import LocalHost

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast_images.errors import ImageError, InvalidName, UnknownImage
-from holdfast_images.flows.existing import find_finished
+from holdfast_images.flows.lookup import find_finished
 from holdfast_images.flows.schemas import ProcessRequest
 from holdfast_images.host import SEE_IMAGES, Adoption, HostReport, LocalHost
 from holdfast_images.messages import (
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from holdfast_images.catalog.tables import Image, Snapshot
     from holdfast_images.detached import DetachedJobs
     from holdfast_images.devices.protocol import PoolStatus
+    from holdfast_images.facts import MendedRow
     from holdfast_images.fleet import ImageFleet
+    from holdfast_images.gc import Collection
     from holdfast_images.jobs import ImageJobs
-    from holdfast_images.maintenance.facts import MendedRow
-    from holdfast_images.maintenance.gc import Collection
 
 NO_SETTINGS = Settings()
 
@@ -428,7 +428,7 @@ class ImageManager:
         Of everything: the jobs, the rules of the catalog, files, devices and snapshots, the room that is left, and
         what `collect` would remove.
         """
-        from holdfast_images.maintenance.verify import verify_everything, verify_image  # noqa: PLC0415 - as above
+        from holdfast_images.administration import verify_everything, verify_image  # noqa: PLC0415 - as above
 
         engine = self._known_jobs.engine
         self._host.check_owner()
@@ -438,13 +438,13 @@ class ImageManager:
 
     def check(self) -> list[Finding]:
         """Rows of the catalog that break its rules or cannot be read. Cheap: no file is looked at, nothing changed."""
-        from holdfast_images.maintenance.verify import verify_catalog, verify_rows  # noqa: PLC0415 - as above
+        from holdfast_images.administration import verify_catalog, verify_rows  # noqa: PLC0415 - as above
 
         return [*verify_rows(self._host), *verify_catalog(self._host.catalog)] if self._host.has_catalog else []
 
     def repair(self, *, dry_run: bool = False) -> list[MendedRow]:
         """Put rows right by what files, devices and the other rows tell; or only say which. Crash: one by one."""
-        from holdfast_images.maintenance.facts import mend_all  # noqa: PLC0415 - as above
+        from holdfast_images.facts import mend_all  # noqa: PLC0415 - as above
 
         return mend_all(self._host, dry_run=dry_run) if self._host.has_catalog else []
 
@@ -453,7 +453,7 @@ class ImageManager:
 
         What an unfinished job may need, or is in use, stays. Crash: some of it is removed, the next call has the rest.
         """
-        from holdfast_images.maintenance.gc import collect_garbage  # noqa: PLC0415 - as above
+        from holdfast_images.gc import collect_garbage  # noqa: PLC0415 - as above
 
         engine = self._known_jobs.engine
         self._host.check_owner()

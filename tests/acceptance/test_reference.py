@@ -18,8 +18,8 @@ from holdfast.cli.main import holdfast as root
 from holdfast.cli.reference import commands, option_lines, reference
 from holdfast.core.flow import Flow
 from holdfast.store.open import open_store
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.metrics import EngineCollector
-from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def test_the_reference_is_printed_on_request(
     import runpy
 
     monkeypatch.delitem(sys.modules, "holdfast.cli.reference")
+    monkeypatch.setattr(sys, "argv", ["reference"])
     runpy.run_module("holdfast.cli.reference", run_name="__main__")
 
     assert capsys.readouterr().out.strip() == reference().strip()

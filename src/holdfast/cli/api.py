@@ -7,9 +7,8 @@ from importlib import import_module
 import click
 import msgspec
 
-from holdfast.cli.command import Group
+from holdfast.cli.command import CommandSettings, Group
 from holdfast.cli.context import app_flows
-from holdfast.cli.settings import CommandSettings
 
 
 @click.group(cls=Group)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cli.settings import CommandSettings
+from holdfast.cli.command import CommandSettings
 from holdfast.client import Client
 from holdfast.core.facts import Finding
 from holdfast.core.flow import Flow, Pipeline

@@ -17,10 +17,9 @@ import click
 import msgspec
 
 from holdfast import logs
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import App, app_of, opened
 from holdfast.cli.output import print_json
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.records import JobRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.core.values import checked_name
@@ -30,7 +29,7 @@ from holdfast.guard import Check, Rounds, checked_days, remove_ended
 from holdfast.store.commit_step import is_passing
 from holdfast.store.protocol import Store
 from holdfast.tables import make_tables
-from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.threads import FIRST_PAUSE, LONGEST_PAUSE
 from holdfast.worker.worker import Worker

@@ -136,9 +136,9 @@ def _plan(call: Call) -> Reply:
     flow, store = _flow(call), call.engine.store
     wanted = JobFilter(flow=flow.name, states=tuple(UNFINISHED_STATES))
     found = store.list_jobs(wanted, limit=PLANNED + 1)
-    jobs = found[:PLANNED]
+    jobs = found.jobs[:PLANNED]
     would = list(doomed(store, call.engine.flows, jobs))
-    body = DeployPlan(flow=flow.name, looked_at=len(jobs), more=len(found) > PLANNED, would_quarantine=would)
+    body = DeployPlan(flow=flow.name, looked_at=len(jobs), more=found.more is not None, would_quarantine=would)
     return Reply(body=body)
 
 

@@ -17,8 +17,8 @@ from holdfast_images.catalog.tables import (
     HostClaim,
     Image,
     ImageLock,
+    ImageRefusal,
     ImageStatus,
-    Refusal,
     Reservation,
     Row,
     RuleViolation,
@@ -348,14 +348,14 @@ class ImageTables(CatalogOperations):
         self, s3_key: str, *, policy: str, etag: str | None = None, checksum: str | None = None
     ) -> ImageRefused | None:
         """The very error with which this content was refused under this policy before."""
-        found = self._one(Refusal, "refusal", s3_key=s3_key, policy=policy, etag=etag, checksum=checksum)
+        found = self._one(ImageRefusal, "refusal", s3_key=s3_key, policy=policy, etag=etag, checksum=checksum)
         if found is None:
             return None
         return ImageRefused(found.code, found.detail, entry=found.entry, offset=found.byte_offset, hint=found.hint)
 
-    def list_refusals(self) -> list[Refusal]:
+    def list_refusals(self) -> list[ImageRefusal]:
         """Every refusal that is remembered, newest first."""
-        return self._all(Refusal, "list_refusals")
+        return self._all(ImageRefusal, "list_refusals")
 
     def forget_refusal(self, image_id: str, *, policy: str, checksum: str, tx: Transaction | None = None) -> None:
         """This content of the image was taken after all."""
@@ -403,7 +403,7 @@ _TABLES: tuple[tuple[str, type[Row], str], ...] = (
     ("snapshots", Snapshot, "list_snapshots"),
     ("image_locks", ImageLock, "list_image_locks"),
     ("image_verifications", Verification, "list_verifications"),
-    ("image_refusals", Refusal, "list_refusals"),
+    ("image_refusals", ImageRefusal, "list_refusals"),
     ("image_updates", Verification, "list_updates"),
     ("device_reservations", Reservation, "list_reservations"),
 )

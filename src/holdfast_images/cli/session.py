@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from holdfast.cli.settings import CommandSettings
+from holdfast.cli.command import CommandSettings
 from holdfast.errors import StoreCorrupt
 from holdfast_images.errors import CatalogUnavailable, printable
 from holdfast_images.manager import ImageManager

@@ -13,7 +13,7 @@ from holdfast_images.administration import HeldLock
 from holdfast_images.archive.entry import ArchiveFinding
 from holdfast_images.catalog.fleet import HostLock
 from holdfast_images.fleet import PAGE_LIMIT, ImageRow, SnapshotRow
-from holdfast_images.maintenance.gc import Action, Collected, Collection
+from holdfast_images.gc import Action, Collected, Collection
 from holdfast_images.messages import (
     CreatedSnapshot,
     DeactivatedSnapshot,

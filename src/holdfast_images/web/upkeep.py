@@ -15,7 +15,7 @@ from holdfast_images.administration import PoolReport
 from holdfast_images.devices.protocol import PoolStatus
 from holdfast_images.errors import ImageBusy, TooLarge
 from holdfast_images.fleet import ImageCounts, ImageHost
-from holdfast_images.maintenance.gc import Action
+from holdfast_images.gc import Action
 from holdfast_images.manager import ImageManager
 from holdfast_images.messages import Inspection
 from holdfast_images.source.location import location_of

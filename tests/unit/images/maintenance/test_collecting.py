@@ -12,14 +12,14 @@ from holdfast_images.catalog.tables import (
     DownloadStatus,
     Image,
     ImageLock,
-    Refusal,
+    ImageRefusal,
     Reservation,
     Snapshot,
     UnpackedImage,
 )
 from holdfast_images.devices.protocol import DeviceKind, Found, Health
-from holdfast_images.maintenance.facts import Facts, File, Work
-from holdfast_images.maintenance.gc import DAY, Leftover, plan
+from holdfast_images.facts import Facts, File, Work
+from holdfast_images.gc import DAY, Leftover, plan
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 AT = NOW.timestamp()
@@ -213,7 +213,7 @@ def test_the_lock_of_nobody_known_goes_after_an_hour() -> None:
 
 
 def test_refusals_go_only_when_asked_for_and_old_enough() -> None:
-    refusal = Refusal(
+    refusal = ImageRefusal(
         s3_key="bad.tar",
         policy="strict",
         etag=None,

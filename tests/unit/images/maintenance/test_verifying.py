@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast_images.administration import check_file, check_pool, leftovers
 from holdfast_images.catalog.tables import Verification
 from holdfast_images.devices.protocol import PoolHealth, PoolStatus
-from holdfast_images.maintenance.gc import Action, Leftover
-from holdfast_images.maintenance.verify import check_file, check_pool, leftovers
+from holdfast_images.gc import Action, Leftover
 from holdfast_images.model import Fingerprint
 from tests.unit.images.maintenance.test_collecting import NOW, image
 

@@ -11,9 +11,9 @@ from holdfast import Engine
 from holdfast_images.catalog.tables import Reservation
 from holdfast_images.devices.protocol import COLLECTED, NO_ID, Device, DeviceKind, Found
 from holdfast_images.errors import ImageError
+from holdfast_images.facts import PARTIAL, Facts, gather, mend, work_of, wrong_rows
 from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.download import discard_update
-from holdfast_images.maintenance.facts import PARTIAL, Facts, gather, mend, work_of, wrong_rows
 from holdfast_images.model import file_name, image_of_file, recorded_file_name
 from holdfast_images.source.partial import remove_partials
 

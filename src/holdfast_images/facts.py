@@ -16,7 +16,7 @@ from holdfast.errors import NotFound
 from holdfast_images.catalog.tables import (
     Image,
     ImageLock,
-    Refusal,
+    ImageRefusal,
     Reservation,
     RuleViolation,
     Snapshot,
@@ -64,7 +64,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: tuple[Snapshot, ...] = ()
     locks: tuple[ImageLock, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[ImageRefusal, ...] = ()
     updates: tuple[Verification, ...] = ()
     """New content of images, not in use yet."""
     work: tuple[Work, ...] = ()

@@ -1,4 +1,4 @@
-"""Which object an image was made of: bucket and key, at whatever endpoint the same store is reached."""
+"""What is there of an image already: asked before any job and by the first steps, with nothing of the engine."""
 
 from __future__ import annotations
 

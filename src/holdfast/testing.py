@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""Tools for testing flows, the engine's and yours: a clock you move, a worker without threads, a crash explorer."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ from holdfast.worker.endings import Gone, Next, Perform, Send, Sleep
 from holdfast.worker.executor import Executor
 from holdfast.worker.run import LiveRun
 from holdfast.worker.telemetry import Telemetry
+
+__all__ = ["CrashExplorer", "InlineWorker", "Report", "Scenario", "Violation", "VirtualClock", "run_until_idle"]
 
 NOON = 1_750_000_000_000
 
