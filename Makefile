@@ -23,9 +23,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# program:package of Debian. The tests compare what they unpack with what these make of it, and ask servers by curl; the
-# compiler makes a clock that can be set for the processes of a random history alone.
-TOOLS := curl:curl tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential
+# program:package of Debian. The tests compare what they unpack with what these make of it, ask servers by curl, look at
+# the page in the browser and check alerts; the compiler makes a clock for the processes of a random history alone.
+TOOLS := curl:curl tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential promtool:prometheus chromium:chromium
 
 tools: ## the programs that the tests need, installed by apt-get if they are missing
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \

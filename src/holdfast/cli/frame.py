@@ -34,7 +34,7 @@ MARKS = {
     JobState.FAILED: ("✗", "red"),
     JobState.QUARANTINED: ("◆", "magenta"),
 }
-KEYS = " j k move   Enter explain   / filter   f failing   s state   p pause   ? keys   q quit"
+KEYS = " j k move  Enter explain  / filter  f failing  s state  p pause  ? keys  q quit"
 HELP = (
     "j k, ↓ ↑        move                      g G    first, last",
     "Enter           why the job is where it is, and what it waits for",
@@ -58,7 +58,9 @@ class Choice(msgspec.Struct, kw_only=True):
     typed: str | None = None
     """The filter that is being typed."""
     told: str = ""
-    """What is wrong, or was done."""
+    """What is wrong with it, until the next key."""
+    away: str = ""
+    """Why there is no answer; what is shown is what there was before."""
 
 
 def frame(house: House, choice: Choice, width: int, height: int) -> list[Text]:
@@ -90,7 +92,7 @@ def _fitted(lines: Sequence[Text], width: int, height: int) -> list[Text]:
 
 
 def _head(house: House, choice: Choice, width: int) -> Text:
-    state = "paused" if choice.paused else choice.told or "live"
+    state = "no answer" if choice.away else "paused" if choice.paused else "live"
     clock = f"{house.at // SECOND // 3600 % 24:02}:{house.at // SECOND // 60 % 60:02}:{house.at // SECOND % 60:02} UTC"
     right = f"{clipped(state, 30)}   {clock}"
     left = clipped(f"holdfast top   {cell(house.place)}", width - len(right) - 2)
@@ -226,6 +228,8 @@ def _changes(changes: Sequence[Change]) -> Iterator[Text]:
 def _foot(choice: Choice) -> Text:
     if choice.typed is not None:
         return Text(f" / {cell(choice.typed) if choice.typed else ''}█   Enter: look   Esc: leave", "bold")
+    if choice.told or choice.away:
+        return Text(f" {cell(choice.told or choice.away)}", "bold red")
     return Text(KEYS, "dim")
 
 

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import opened_client
 from holdfast.cli.house import House, HttpSource, Source, StoreSource, token_in
 from holdfast.cli.output import print_json
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.states import JobState
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.views import JobFilter
@@ -113,9 +112,7 @@ def parsed(text: str, states: tuple[JobState, ...] = ()) -> JobFilter:
         if not colon:
             name, value = "key", word
         if name == "state" and value in list(JobState):
-            fields["states"] = (
-                (*fields["states"], JobState(value)) if fields["states"] != states else (JobState(value),)
-            )
+            asked.append(JobState(value))
         elif name in FIELDS and value:
             fields[FIELDS[name]] = value
         else:
@@ -237,11 +234,11 @@ class _Screen:
         began = time.monotonic()
         try:
             self._house = self._source.look(self._choice.wanted, ROWS)
-            self._choice.told = ""
+            self._choice.away = ""
         except HoldfastError as error:
             if self._house is None or not error.passing:
                 raise
-            self._choice.told = f"no answer: {error}"
+            self._choice.away = str(error)
         ids = [row.job.job_id for row in self._house.jobs.rows]
         if self._choice.selected not in ids:
             self._choice.selected = ids[0] if ids else None
@@ -260,7 +257,7 @@ class _Screen:
 
     def _on_keys(self, typed: bytes) -> bool:
         """Is another look needed?"""
-        wanted = self._choice.wanted
+        wanted, self._choice.told = self._choice.wanted, ""
         if self._choice.typed is not None:
             self._type(typed)
         elif typed in ARROWS:
