@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from holdfast.store.commands import Submitted
     from holdfast.tables import Tables
-    from holdfast.worker.settings import WorkerSettings
+    from holdfast.worker.leases import WorkerSettings
     from holdfast.worker.worker import Worker
 
 __version__ = "0.1.0"
@@ -108,7 +108,7 @@ _HOME = {
     "WaitFor": "holdfast.core.step",
     "WaitTimeout": "holdfast.errors",
     "Worker": "holdfast.worker.worker",
-    "WorkerSettings": "holdfast.worker.settings",
+    "WorkerSettings": "holdfast.worker.leases",
     "delays": "holdfast.core.retry",
     "exponential": "holdfast.core.retry",
     "fixed": "holdfast.core.retry",

@@ -19,7 +19,7 @@ from holdfast.store.open import open_store
 from holdfast.store.protocol import Store
 from holdfast.store.submit import REQUEST_LIMIT
 from holdfast.tables import OpenTables, Tables
-from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.worker import Worker
 

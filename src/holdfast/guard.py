@@ -18,7 +18,7 @@ from holdfast.core.repair import RepairAction, RepairKind, plan_repairs
 from holdfast.core.states import LIVE_STATUSES
 from holdfast.core.values import label_of, time_of_ulid, ulid_from
 from holdfast.errors import BadInput, HoldfastError, StoreError
-from holdfast.store.commands import Change
+from holdfast.store.commands import FlowChange
 from holdfast.store.protocol import Store
 
 PAGE = 1000
@@ -90,7 +90,7 @@ class Survey:
         self._running_after = ""
         self._changed: dict[str, None] = {}
 
-    def note(self, changes: Sequence[Change]) -> None:
+    def note(self, changes: Sequence[FlowChange]) -> None:
         """These jobs have changed: the next look is at them, too."""
         for change in changes[-MOST_CHANGED:]:
             self._changed[change.entry.job_id] = None

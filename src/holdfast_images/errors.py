@@ -2,6 +2,8 @@
 
 ImageError (HoldfastError)
 ├── InvalidName                 a name, key, digest or URL that cannot be; nothing was changed
+├── SourceRefused               whoever asks over HTTP may not name this source
+├── TooLarge                    more than is read while somebody waits for an answer over HTTP
 ├── Interrupted                 whoever waited was told to stop; the job goes on at the next call
 ├── TryAgain                    passing: the step's retry policy decides
 │   ├── SourceUnavailable         network, server, or a range that came back wrong
@@ -9,6 +11,7 @@ ImageError (HoldfastError)
 │   ├── ImageBusy                 somebody else holds the image or its device
 │   ├── DeviceBusy                the kernel or another process has it open
 │   ├── NoThreads                 this host starts no more of them
+│   ├── ServerBusy                the server has enough under way that takes long
 │   └── CatalogUnavailable        the database is locked, full or out of reach at the moment
 └── Permanent                   trying again cannot help: the job is aborted
     ├── ImageRefused              the content breaks a rule; says code, entry and offset
@@ -19,6 +22,7 @@ ImageError (HoldfastError)
     ├── NoSpace                   disk, inodes or pool
     ├── PoolUnusable              the pool of devices needs an operator
     ├── ForeignData               the data directory belongs to another state
+    ├── NotPermitted              files of the state or its data are another user's
     ├── ExtractionTimedOut
     ├── DeviceLost                what was recorded is not there any more
     │   ├── NotAsSealed             it is there, and something in it was changed
@@ -26,17 +30,19 @@ ImageError (HoldfastError)
     ├── CatalogConflict           the database refuses a row: it would contradict another one
     ├── CatalogUnusable           the database is newer than this program, damaged, or somebody else's
     ├── UnknownImage              no image or snapshot of this name
+    │   └── ImageElsewhere          another host of this store has it
     └── NotInstalled              packages that images need are missing here
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from holdfast import ErrorRecord
 
@@ -65,6 +71,14 @@ class InvalidName(ImageError):
     """A name, key, digest or URL is not one: the call is wrong and changed nothing."""
 
 
+class SourceRefused(ImageError):
+    """Whoever asks may not name this source: see the setting `api_sources`."""
+
+
+class TooLarge(ImageError):
+    """More would have to be read than is read while somebody waits for an answer over HTTP."""
+
+
 class Interrupted(ImageError):
     """Waiting was ended by a signal; the job is not finished and goes on at the next call."""
 
@@ -91,6 +105,10 @@ class DeviceBusy(TryAgain):
 
 class NoThreads(TryAgain):
     """This host starts no more threads or processes: a limit is reached."""
+
+
+class ServerBusy(TryAgain):
+    """The server has as much under way as may take long at once."""
 
 
 class CatalogUnavailable(TryAgain):
@@ -156,6 +174,19 @@ class ForeignData(Permanent):
     """The data directory is marked as another state's; nothing in it was touched."""
 
 
+class NotPermitted(Permanent):
+    """A file of the state, or of its data, is one that this user may not read or write."""
+
+    @classmethod
+    def told(cls, error: PermissionError) -> NotPermitted:
+        """What the kernel has refused, and what to do about it."""
+        return cls(
+            f"{error.filename or 'a file of the state'}: {error.strerror or error}",
+            hint=f"Holdfast runs here as user {os.geteuid()}: run it as the owner of the state and its data, or give"
+            " them to this user",
+        )
+
+
 class ExtractionTimedOut(Permanent):
     """Unpacking took longer than allowed and was killed."""
 
@@ -182,6 +213,19 @@ class CatalogUnusable(Permanent):
 
 class UnknownImage(Permanent):
     """The catalog has no image or snapshot of this name."""
+
+
+class ImageElsewhere(UnknownImage):
+    """Another host of this store has it: its devices are worked on there only."""
+
+    def __init__(self, message: str = "", *, hosts: Sequence[str] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.hosts = tuple(hosts)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """For those who read errors by program."""
+        return {"hosts": list(self.hosts)}
 
 
 class NotInstalled(Permanent):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from enum import Enum
 from functools import cached_property
@@ -22,12 +22,14 @@ from holdfast_images.catalog.catalog import Catalog, database_path, is_postgres
 from holdfast_images.catalog.tables import HostClaim, Image, Snapshot, UnpackedImage, is_made
 from holdfast_images.devices.directory import DirectoryDevices, content_path
 from holdfast_images.devices.protocol import Devices
-from holdfast_images.errors import ForeignData, InvalidName
+from holdfast_images.errors import ForeignData, ImageElsewhere, InvalidName, NotPermitted, UnknownImage
 from holdfast_images.flows.context import FlowContext, Timeouts
 from holdfast_images.settings import HOST_NAME, Backend, Settings, data_directory
 
 FILE = "owner.json"
 ASIDE = "owner.json.new"
+SEE_IMAGES = "see which there are: holdfast images"
+SEE_SNAPSHOTS = "see which there are: holdfast snapshots"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +120,7 @@ def is_marked(directory: str, mark_id: str) -> bool:
     """Is there a directory with this mark?"""
     try:
         marked = read_owner(Path(directory))
-    except ForeignData:
+    except (ForeignData, NotPermitted):
         return False
     return marked is not None and marked.id == mark_id
 
@@ -141,6 +143,8 @@ def read_owner(data: Path) -> Owner | None:
         return msgspec.json.decode((data / FILE).read_bytes(), type=Owner)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise NotPermitted.told(error) from error
     except (OSError, msgspec.MsgspecError) as error:
         raise ForeignData(
             f"whose data is in {data} cannot be told: {FILE}: {error}",
@@ -279,21 +283,43 @@ class LocalHost(FlowContext):
         return content_path(self.data, name)
 
     def refuse_missing(self) -> None:
-        """Raise StoreError if the database is a file that is not there: looking makes none."""
+        """Raise StoreError if the database is a file that is not there, or has no catalog: looking makes none."""
         if self.database is None:
+            if not self.has_catalog:
+                raise StoreError(
+                    "the store has no tables of images, or none of this version",
+                    hint="process-image and worker make the tables, if their role may; looking leaves no trace",
+                )
             return
+        if not self.has_database:
+            raise StoreError(
+                f"there is no Holdfast database at {self.database}",
+                hint="point --state or HOLDFAST_STATE to it; worker and submit make a new one",
+            )
+
+    @property
+    def has_database(self) -> bool:
+        """Is the file there, if it is one? StoreReadOnly if that cannot be seen."""
+        if self.database is None:
+            return True
         try:
-            is_there = self.database.exists()
+            return self.database.exists()
         except PermissionError as error:
             raise StoreReadOnly(
                 f"cannot look into {self.database.parent}: {error.strerror}",
                 hint="fix its owner or mode, or choose another --state",
             ) from error
-        if not is_there:
-            raise StoreError(
-                f"there is no Holdfast database at {self.database}",
-                hint="point --state or HOLDFAST_STATE to it; worker and submit make a new one",
-            )
+
+    # --- what is not here ---
+
+    def missing_image(self, image_id: str) -> UnknownImage:
+        """The error for an image that this host does not have: other hosts of the store may."""
+        copies = self.catalog.copies_of_image(image_id)
+        return _missing(f"image {image_id!r}", [each.host for each in copies], SEE_IMAGES)
+
+    def missing_snapshot(self, name: str) -> UnknownImage:
+        """The same for a snapshot."""
+        return _missing(f"snapshot {name}", self.catalog.hosts_of_snapshot(name), SEE_SNAPSHOTS)
 
     # --- rows, with the paths that they have here, whatever was recorded elsewhere ---
 
@@ -394,6 +420,16 @@ class LocalHost(FlowContext):
             host=self.host,
             machine=machine_id() if self.host else "",
         )
+
+
+def _missing(what: str, hosts: Sequence[str], hint: str) -> UnknownImage:
+    if not hosts:
+        return UnknownImage(f"there is no {what}", hint=hint)
+    return ImageElsewhere(
+        f"there is no {what} on this host: it is on {', '.join(hosts)}",
+        hosts=hosts,
+        hint="a command for that host is run there; over HTTP, ask the server that runs there",
+    )
 
 
 def open_devices(data: Path, settings: Settings) -> Devices:

@@ -11,13 +11,14 @@ import msgspec
 
 from holdfast import Engine, HoldfastError, JobState, PipelineResponse, Worker
 from holdfast.errors import JobFailed, NotFound
-from holdfast_images.catalog.tables import HostClaim
+from holdfast_images.catalog.tables import HostClaim, Snapshot
 from holdfast_images.errors import CatalogUnavailable, ImageBusy, ImageError, Interrupted, NoThreads, error_from
-from holdfast_images.flows.existing import ExistingImage
+from holdfast_images.flows.lookup import ExistingImage
 from holdfast_images.flows.process import queue_limits
 from holdfast_images.flows.schemas import PROCESS, ActivateRequest, ActivateResponse, ProcessRequest, key_of
 from holdfast_images.host import LocalHost
 from holdfast_images.messages import (
+    ActivatedSnapshot,
     CreatedSnapshot,
     ImageEvent,
     ImageJob,
@@ -165,20 +166,39 @@ class ImageJobs:
             raise self.error_of(job_id)
         return msgspec.json.decode(result.response or "null", type=kind)
 
-    def activate(
-        self, request: ActivateRequest, on_progress: OnProgress | None, stop: StopSource | None
-    ) -> CreatedSnapshot:
-        """Make a snapshot, or find the one that is there; see it through."""
-        name = request.snapshot_name
-        job = self.submit("activate-image", request, key=f"{request.image_id}/{name}")
-        made = self.run(job, ActivateResponse, name=f"snapshot {name}", on_progress=on_progress, stop=stop)
+    def submit_activation(self, request: ActivateRequest) -> str:
+        """Have a snapshot made, or found."""
+        return self.submit("activate-image", request, key=f"{request.image_id}/{request.snapshot_name}")
+
+    def run_activation(self, job_id: str, on_progress: OnProgress | None, stop: StopSource | None) -> CreatedSnapshot:
+        """The snapshot that such a job has made or found, when it has ended."""
+        asked = msgspec.json.decode(self.engine.store.request(job_id), type=ActivateRequest)
+        name = f"snapshot {asked.snapshot_name}"
+        made = self.run(job_id, ActivateResponse, name=name, on_progress=on_progress, stop=stop)
         return CreatedSnapshot(
-            image_id=request.image_id,
+            image_id=asked.image_id,
             snapshot_id=made.snapshot_id,
             snapshot_name=made.snapshot_name,
             snapshot_path=made.device_path,
             created=made.activated,
         )
+
+    def reactivated(
+        self,
+        row: Snapshot,
+        submit: Callable[[Snapshot], str],
+        on_progress: OnProgress | None,
+        stop: StopSource | None,
+    ) -> ActivatedSnapshot:
+        """A snapshot that is in use again, or why it is not: one that is not stops none of the others."""
+        answer = ActivatedSnapshot(image_id=row.image_id, snapshot_name=row.snapshot_name)
+        try:
+            made = self.run_activation(submit(row), on_progress, stop)
+        except Interrupted:
+            raise
+        except HoldfastError as error:
+            return msgspec.structs.replace(answer, error=error)
+        return msgspec.structs.replace(answer, snapshot_path=made.snapshot_path)
 
     def run_image(
         self, job_id: str, *, on_progress: OnProgress | None = None, stop: StopSource | None = None

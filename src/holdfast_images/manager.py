@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast_images.errors import ImageError, Interrupted, InvalidName, UnknownImage
-from holdfast_images.flows.existing import find_finished
-from holdfast_images.flows.schemas import (
-    ActivateRequest,
-    DeactivateRequest,
-    ProcessRequest,
-    RemoveRequest,
-)
-from holdfast_images.host import Adoption, HostReport, LocalHost
+from holdfast_images.errors import ImageError, InvalidName, UnknownImage
+from holdfast_images.flows.lookup import find_finished
+from holdfast_images.flows.schemas import ProcessRequest
+from holdfast_images.host import SEE_IMAGES, Adoption, HostReport, LocalHost
 from holdfast_images.messages import (
     ActivatedSnapshot,
     CreatedSnapshot,
@@ -41,7 +36,6 @@ from holdfast_images.messages import (
     source_of,
     warnings_of,
 )
-from holdfast_images.model import valid_snapshot_name
 from holdfast_images.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,12 +43,14 @@ if TYPE_CHECKING:
     from holdfast_images.administration import ImageLocks, ImagePool
     from holdfast_images.catalog.catalog import Catalog
     from holdfast_images.catalog.tables import Image, Snapshot
+    from holdfast_images.detached import DetachedJobs
+    from holdfast_images.devices.protocol import PoolStatus
+    from holdfast_images.facts import MendedRow
+    from holdfast_images.fleet import ImageFleet
+    from holdfast_images.gc import Collection
     from holdfast_images.jobs import ImageJobs
-    from holdfast_images.maintenance.facts import MendedRow
-    from holdfast_images.maintenance.gc import Collection
 
 NO_SETTINGS = Settings()
-SEE_IMAGES = "see which there are: holdfast images"
 
 
 class ImageManager:
@@ -91,6 +87,17 @@ class ImageManager:
 
     # --- its parts ---
 
+    def acting_as(self, actor: str, engine: Engine) -> ImageManager:
+        """A light manager for one request of another thread, over what this one and the engine have opened.
+
+        It is not closed: whoever has opened those closes them.
+        """
+        from holdfast import Engine  # noqa: PLC0415 - as below
+
+        other = ImageManager(self._host.place, self.settings, actor=actor)
+        vars(other).update(_host=self._host, engine=Engine(engine.store, self.flows, actor=actor))
+        return other
+
     @cached_property
     def engine(self) -> Engine:
         """The engine with the image flows, for whatever is about jobs and not about images. Makes the database."""
@@ -110,6 +117,11 @@ class ImageManager:
         from holdfast_images.flows.process import queue_limits  # noqa: PLC0415 - as above
 
         return queue_limits(self._host)
+
+    @property
+    def has_images(self) -> bool:
+        """Was an image ever processed here? Makes nothing."""
+        return self._host.has_catalog
 
     @property
     def is_shared(self) -> bool:
@@ -176,7 +188,7 @@ class ImageManager:
         Opens nothing of the engine, and makes nothing.
         """
         asked = self._asked(request)
-        if (database := self._host.database) is not None and not database.exists():
+        if not self._host.has_database:
             return None
         try:
             self._host.check_owner()
@@ -272,7 +284,7 @@ class ImageManager:
         image = catalog.get_image_by_id(image_id)
         if image is None and not any(job.is_unfinished for job in jobs):
             if not jobs:
-                raise UnknownImage(f"there is no image {image_id!r}", hint=SEE_IMAGES)
+                raise self._host.missing_image(image_id)
             raise UnknownImage(
                 f"there is no image {image_id!r}; its last job, {jobs[0].flow}, is {jobs[0].state}",
                 hint=f"see why: holdfast job show {jobs[0].job_id}",
@@ -295,11 +307,7 @@ class ImageManager:
         return list(jobs.events(image_id, iter(jobs.engine.journal(since=since))))
 
     def follow(
-        self,
-        image_id: str | None = None,
-        *,
-        since: Since = None,
-        stop_when: Callable[[], bool] = lambda: False,
+        self, image_id: str | None = None, *, since: Since = None, stop_when: Callable[[], bool] = lambda: False
     ) -> Iterator[ImageEvent]:
         """The same events, and then each new one as it is committed; without `since`, the new ones only."""
         jobs = self._known_jobs
@@ -315,7 +323,7 @@ class ImageManager:
     def _found(self, image_id: str) -> Image:
         row = self._catalog.get_image_by_id(image_id)
         if row is None:
-            raise UnknownImage(f"there is no image {image_id!r}", hint=SEE_IMAGES)
+            raise self._host.missing_image(image_id)
         return row
 
     # --- snapshots and removal ---
@@ -325,17 +333,7 @@ class ImageManager:
     ) -> CreatedSnapshot:
         """Make one more snapshot of an image; one of this name that is in use is found. Crash: as in process."""
         self._begin()
-        self._found(image_id)
-        unpacked = self._catalog.get_unpacked_image_by_id(image_id)
-        if unpacked is None:
-            raise UnknownImage(f"image {image_id} is not unpacked", hint="process it first: holdfast process-image")
-        request = ActivateRequest(
-            image_id=image_id,
-            device_id=unpacked.device_id,
-            device_name=unpacked.device_name,
-            snapshot_name=valid_snapshot_name(name),
-        )
-        return self._jobs.activate(request, on_progress, stop)
+        return self._jobs.run_activation(self.detached.snapshot(image_id, name), on_progress, stop)
 
     def activate(
         self, *names: str, on_progress: OnProgress | None = None, stop: StopSource | None = None
@@ -349,9 +347,9 @@ class ImageManager:
         rows = {row.snapshot_name: row for row in self._catalog.list_snapshots()}
         unknown = [name for name in names if name not in rows]
         if unknown:
-            raise UnknownImage(f"there is no snapshot {unknown[0]}", hint="see which there are: holdfast snapshots")
+            raise self._host.missing_snapshot(unknown[0])
         wanted = [rows[name] for name in names] if names else [row for row in rows.values() if row.active]
-        return [self._reactivated(row, on_progress, stop) for row in wanted]
+        return [self._jobs.reactivated(row, self.detached.reactivate, on_progress, stop) for row in wanted]
 
     def deactivate(
         self,
@@ -366,8 +364,7 @@ class ImageManager:
         One that is mounted or open stays as it is: DeviceBusy.
         """
         jobs = self._begin()
-        request = DeactivateRequest(snapshot_name=valid_snapshot_name(name), delete=delete)
-        job = jobs.submit("deactivate-snapshot", request, key=f"{name}/{'delete' if delete else 'keep'}")
+        job = self.detached.deactivate(name, delete=delete)
         done = jobs.run(job, DeactivatedSnapshot, name=f"deactivate {name}", on_progress=on_progress, stop=stop)
         return msgspec.structs.replace(done, deleted=delete)
 
@@ -384,45 +381,40 @@ class ImageManager:
         What is mounted or open is not removed; CatalogConflict if it has snapshots and is not forced.
         """
         jobs = self._begin()
-        self._found(image_id)
-        key = f"{image_id}/{'force' if force else 'careful'}"
-        job = jobs.submit("remove-image", RemoveRequest(image_id=image_id, force=force), key=key)
+        job = self.detached.remove(image_id, force=force)
         return jobs.run(job, RemovedImage, name=f"remove {image_id}", on_progress=on_progress, stop=stop)
+
+    @property
+    def detached(self) -> DetachedJobs:
+        """The same, left to a worker: `snapshot`, `activate`, `deactivate`, `remove` answer with the id of a job."""
+        from holdfast_images.detached import DetachedJobs  # noqa: PLC0415 - as above
+
+        return DetachedJobs(self._host, self._known_jobs)
 
     def _begin(self) -> ImageJobs:
         jobs = self._known_jobs
         self.prepare()
         return jobs
 
-    def _reactivated(self, row: Snapshot, on_progress: OnProgress | None, stop: StopSource | None) -> ActivatedSnapshot:
-        unpacked = self._catalog.get_unpacked_image_by_id(row.image_id)
-        request = ActivateRequest(
-            image_id=row.image_id,
-            device_id=row.origin_device_id,
-            device_name=unpacked.device_name if unpacked else "",
-            snapshot_name=row.snapshot_name,
-        )
-        answer = ActivatedSnapshot(image_id=row.image_id, snapshot_name=row.snapshot_name)
-        try:
-            made = self._jobs.activate(request, on_progress, stop)
-        except Interrupted:
-            raise
-        except HoldfastError as error:
-            return msgspec.structs.replace(answer, error=error)
-        return msgspec.structs.replace(answer, snapshot_path=made.snapshot_path)
-
     # --- archives ---
 
     def inspect(
-        self, source: str | Path | None = None, *, key: str | None = None, sha256: str | None = None
+        self,
+        source: str | Path | None = None,
+        *,
+        key: str | None = None,
+        sha256: str | None = None,
+        most_bytes: int | None = None,
+        seconds: float | None = None,
     ) -> Inspection:
         """Say everything that is wrong with an archive: a file, a URL, or a key in the bucket of the settings.
 
         Nothing is unpacked and nothing recorded; an object is fetched into a temporary directory and removed again.
+        What is larger is refused, and what takes longer ended, if it is said so.
         """
         from holdfast_images.administration import inspect_source  # noqa: PLC0415 - as above
 
-        return inspect_source(self.settings, source, key, sha256)
+        return inspect_source(self.settings, source, key, sha256, most_bytes, seconds)
 
     # --- maintenance ---
 
@@ -432,7 +424,7 @@ class ImageManager:
         Of everything: the jobs, the rules of the catalog, files, devices and snapshots, the room that is left, and
         what `collect` would remove.
         """
-        from holdfast_images.maintenance.verify import verify_everything, verify_image  # noqa: PLC0415 - as above
+        from holdfast_images.administration import verify_everything, verify_image  # noqa: PLC0415 - as above
 
         engine = self._known_jobs.engine
         self._host.check_owner()
@@ -442,13 +434,13 @@ class ImageManager:
 
     def check(self) -> list[Finding]:
         """Rows of the catalog that break its rules or cannot be read. Cheap: no file is looked at, nothing changed."""
-        from holdfast_images.maintenance.verify import verify_catalog, verify_rows  # noqa: PLC0415 - as above
+        from holdfast_images.administration import verify_catalog, verify_rows  # noqa: PLC0415 - as above
 
         return [*verify_rows(self._host), *verify_catalog(self._host.catalog)] if self._host.has_catalog else []
 
     def repair(self, *, dry_run: bool = False) -> list[MendedRow]:
         """Put rows right by what files, devices and the other rows tell; or only say which. Crash: one by one."""
-        from holdfast_images.maintenance.facts import mend_all  # noqa: PLC0415 - as above
+        from holdfast_images.facts import mend_all  # noqa: PLC0415 - as above
 
         return mend_all(self._host, dry_run=dry_run) if self._host.has_catalog else []
 
@@ -457,13 +449,21 @@ class ImageManager:
 
         What an unfinished job may need, or is in use, stays. Crash: some of it is removed, the next call has the rest.
         """
-        from holdfast_images.maintenance.gc import collect_garbage  # noqa: PLC0415 - as above
+        from holdfast_images.gc import collect_garbage  # noqa: PLC0415 - as above
 
         engine = self._known_jobs.engine
         self._host.check_owner()
         if not dry_run:
             self.prepare()
         return collect_garbage(self._host, engine, dry_run=dry_run, refusals_older_than=refusals_older_than)
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many images, devices and snapshots this host has: what they are, and in which state. Makes nothing."""
+        return self._host.catalog.counts_here() if self._host.has_catalog else {}
+
+    def room(self) -> PoolStatus:
+        """How much room there is for devices on this host. PoolUnusable if there is no pool."""
+        return self._host.devices.pool()
 
     @cached_property
     def pool(self) -> ImagePool:
@@ -478,6 +478,13 @@ class ImageManager:
         from holdfast_images.administration import ImageLocks  # noqa: PLC0415 - as above
 
         return ImageLocks(self._host, self._known_jobs)
+
+    @property
+    def fleet(self) -> ImageFleet:
+        """What all hosts of the store have: `images`, `snapshots`, `locks`, a page at a time, `counts` and `hosts`."""
+        from holdfast_images.fleet import ImageFleet  # noqa: PLC0415 - as above
+
+        return ImageFleet(self._host, self._known_jobs.engine)
 
     def host(self) -> HostReport:
         """What this host is called, and whose its data directory is. Changes nothing."""

@@ -13,7 +13,7 @@ from holdfast_images.archive.entry import ArchiveFinding, InspectionReport
 from holdfast_images.catalog.tables import Image, ImageLock, Snapshot, UnpackedImage, Verification
 from holdfast_images.errors import InvalidName
 from holdfast_images.flows.context import WARNINGS_KEPT
-from holdfast_images.flows.existing import ExistingImage
+from holdfast_images.flows.lookup import ExistingImage
 from holdfast_images.flows.schemas import Judging, ProcessRequest
 from holdfast_images.model import image_id_of, valid_image_id, valid_key, valid_sha256, valid_snapshot_name
 from holdfast_images.settings import Settings

@@ -51,6 +51,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     path_style: bool | None = None
     anonymous: bool = False
     allow_http: bool = False
+    api_sources: str = ""
+    """URL prefixes, separated by spaces, of what callers over HTTP may have fetched who are no admins; the bucket's
+    objects always."""
     connections: Annotated[int, Meta(ge=1, le=16)] = 2
     """How many ranges of an object are fetched at once, at first."""
 

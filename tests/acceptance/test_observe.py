@@ -15,8 +15,8 @@ import pytest
 from holdfast import Engine
 from holdfast.errors import StoreUnavailable
 from holdfast.store.open import open_store
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.metrics import EngineCollector, MetricsServer
-from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.worker import Worker
 from tests.acceptance.driving import Holdfast, RunningWorker

@@ -21,8 +21,8 @@ from holdfast.core.states import (
     TERMINAL_EXECUTION_STATUSES,
     UNFINISHED_STATES,
     Disposition,
+    ExecutionOutcome,
     ExecutionStatus,
-    ExecutionView,
     JobState,
     disposition_transitions,
     project,
@@ -62,7 +62,7 @@ def insert_job(connection: sqlite3.Connection, state: JobState, *, attempt: int 
     )
 
 
-def insert_execution(connection: sqlite3.Connection, row: ExecutionView) -> None:
+def insert_execution(connection: sqlite3.Connection, row: ExecutionOutcome) -> None:
     finished_at = 1 if row.status in TERMINAL_EXECUTION_STATUSES else None
     connection.execute(
         "INSERT INTO executions (exec_id, job_id, attempt, queue, status, disposition, lease_owner, lease_expires_at, "
@@ -148,7 +148,7 @@ REPRESENTATIVE = {
 }
 
 
-def takes(state: JobState, row: ExecutionView, sql: str, parameters: tuple[object, ...]) -> bool:
+def takes(state: JobState, row: ExecutionOutcome, sql: str, parameters: tuple[object, ...]) -> bool:
     """Is a statement accepted by a database that holds one job in this state, with this execution?"""
     with closing(schema()) as database:
         triggers = drop_triggers(database)
@@ -163,7 +163,7 @@ def test_a_job_moves_to_its_projection_and_only_legally() -> None:
     accepted = {
         (source, target)
         for source, target in product(JobState, JobState)
-        if takes(source, ExecutionView(1, *REPRESENTATIVE[target]), "UPDATE jobs SET state = ?", (target,))
+        if takes(source, ExecutionOutcome(1, *REPRESENTATIVE[target]), "UPDATE jobs SET state = ?", (target,))
     }
 
     # A succeeded job is refused every write, the one that changes nothing too.
@@ -176,7 +176,7 @@ def test_a_state_that_is_not_the_projection_cannot_be_written() -> None:
         (stored, written)
         for stored, written in product(JobState, JobState)
         if stored is not written
-        if takes(stored, ExecutionView(1, *REPRESENTATIVE[stored]), "UPDATE jobs SET state = ?", (written,))
+        if takes(stored, ExecutionOutcome(1, *REPRESENTATIVE[stored]), "UPDATE jobs SET state = ?", (written,))
     ]
 
     assert accepted == []
@@ -185,7 +185,7 @@ def test_a_state_that_is_not_the_projection_cannot_be_written() -> None:
 def test_an_execution_moves_only_legally() -> None:
     accepted = set()
     for source, target in product(ExecutionStatus, ExecutionStatus):
-        row = ExecutionView(1, source, Disposition.RETRY if source is ExecutionStatus.ABORTED else None)
+        row = ExecutionOutcome(1, source, Disposition.RETRY if source is ExecutionStatus.ABORTED else None)
         disposition = Disposition.RETRY if target is ExecutionStatus.ABORTED else None
         finished_at = 1 if target in TERMINAL_EXECUTION_STATUSES else None
         move = "UPDATE executions SET status = ?, disposition = ?, finished_at = ?"
@@ -228,8 +228,8 @@ def test_replacing_a_row_is_no_way_around_the_rules(database: sqlite3.Connection
 # --- projection: SQL = Python ----------------------------------------------------------------------------
 
 
-def a_row(attempt: int, status: ExecutionStatus, disposition: Disposition) -> ExecutionView:
-    return ExecutionView(attempt, status, disposition if status is ExecutionStatus.ABORTED else None)
+def a_row(attempt: int, status: ExecutionStatus, disposition: Disposition) -> ExecutionOutcome:
+    return ExecutionOutcome(attempt, status, disposition if status is ExecutionStatus.ABORTED else None)
 
 
 histories = st.lists(
@@ -253,7 +253,7 @@ def lawless_database() -> Iterator[sqlite3.Connection]:
 
 @given(executions=histories)
 def test_the_projection_in_sql_equals_the_one_in_python(
-    lawless_database: sqlite3.Connection, executions: list[ExecutionView]
+    lawless_database: sqlite3.Connection, executions: list[ExecutionOutcome]
 ) -> None:
     lawless_database.execute("DELETE FROM executions")
     for execution in executions:

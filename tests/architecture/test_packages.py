@@ -123,6 +123,12 @@ def test_without_extras_it_needs_click_and_msgspec(metadata: Message) -> None:
 
 def run(installed: Path, where: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "HOLDFAST"))}
+    # A home of its own: what this machine's user keeps has nothing to do with it.
+    environment |= {
+        "HOME": str(where),
+        "XDG_STATE_HOME": str(where / "state"),
+        "XDG_CONFIG_HOME": str(where / "config"),
+    }
     command = [str(installed / "holdfast"), *words]
     return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
 

@@ -11,13 +11,14 @@ import pytest
 
 from holdfast import Client
 from holdfast.errors import BadInput, ChangesLostError
+from holdfast.store import change_feed
 from holdfast.store.protocol import Store
 from holdfast.views import Change, Views
 from tests.support.backends import Backend, PostgresBackend, on_postgres
 from tests.support.bench import WORKER, Bench, SettableClock, commit, finish
 from tests.support.waiting import eventually
 
-WRITERS, JOBS = 4, 12
+WRITERS, JOBS, KEPT = 4, 12, 40
 
 
 def numbers(changes: list[Change]) -> list[tuple[str, int]]:
@@ -72,10 +73,50 @@ def test_what_is_no_place_is_refused(store: Store, place: str) -> None:
 
 def test_a_place_that_this_store_never_reached_is_lost(bench: Bench, store: Store) -> None:
     bench.submit()
+    eventually(lambda: store.last_change() != "0")
     [first, *rest] = store.last_change().split(".")
 
     with pytest.raises(ChangesLostError):
         store.changes_after(".".join([str(int(first) + 1000), *rest]), limit=1)
+
+
+def test_a_place_of_another_history_is_lost_however_far_this_one_has_come(
+    backend: Backend, bench: Bench, store: Store
+) -> None:
+    """As in a store that was restored, or a replica that became the store: numbers and jobs are there, and others."""
+    claim = bench.running()
+    bench.succeeded()
+    eventually(lambda: len(store.changes_after(None, limit=99)) == 8)
+    [_, _, third, *_] = changes = store.changes_after(None, limit=99)
+    number, job_id, seq, head = third.number.split(".")
+    forged = {
+        "another entry": ".".join([number, job_id, seq, "0" * len(head)]),
+        "another number": ".".join([str(int(changes[-1].number.split(".")[0]) - 1), job_id, seq, head]),
+        "another job": f"{number}.{changes[-1].entry.job_id}.{seq}.{head}",
+        "an entry to come": f"{number}.{job_id}.99.{head}",
+    }
+
+    assert (job_id, seq) == (claim.job.job_id, "3")
+    assert len(store.changes_after(third.number, limit=99)) == 5
+    for what, place in forged.items():
+        with pytest.raises(ChangesLostError):
+            pytest.fail(f"{what}: {store.changes_after(place, limit=1)}")
+
+
+def test_a_reader_whose_last_job_was_removed_goes_on(bench: Bench, store: Store) -> None:
+    reader = Reader(store)
+    bench.succeeded()
+    eventually(lambda: bool(reader.look()) or len(reader.read) == 5)
+    bench.clock.advance(3600)
+    store.prune(before=bench.clock(), limit=100, actor=WORKER, dry_run=False)
+    bench.submit()
+    eventually(lambda: bool(reader.look()) or len(reader.read) == 6)
+    number, job_id, seq, head = reader.read[4].number.split(".")
+
+    assert reader.read[5].entry.job_from is None
+    for other in (".".join([number, job_id, seq, "0" * len(head)]), f"{number}.{job_id}.6.{head}"):
+        with pytest.raises(ChangesLostError):
+            store.changes_after(other, limit=1)
 
 
 def test_writers_that_commit_in_any_order_hide_nothing_from_a_reader(
@@ -139,6 +180,21 @@ def test_a_change_waits_for_those_that_may_still_commit_before_it(
 
     assert held_back == []
     assert set(numbers(reader.read)) == {(early.job.job_id, 4), (late.job.job_id, 4), (late.job.job_id, 5)}
+
+
+def test_what_is_kept_for_long_hides_nothing_that_is_to_be_forgotten(
+    backend: Backend, bench: Bench, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_feed, "LEAST_LOOKED_AT", 10)
+    for _ in range(KEPT):
+        bench.submit(not_before=bench.clock() + 10**9)
+    for _ in range(20):
+        bench.succeeded()
+        bench.succeeded()
+        bench.clock.advance(3600)
+        store.prune(before=bench.clock(), limit=2, actor=WORKER, dry_run=False)
+
+    assert backend.query("SELECT count(*) FROM changes")[0][0] < KEPT + 100, "200 were to be forgotten"
 
 
 def test_retention_forgets_the_places_of_what_it_removes(backend: Backend, bench: Bench, store: Store) -> None:

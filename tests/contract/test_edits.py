@@ -151,6 +151,8 @@ BY_HAND: dict[str, str] = {
     "a queue resumed": ("UPDATE queues SET paused_at = NULL, paused_by = NULL, paused_reason = NULL WHERE name = 'q'"),
     "another limit of a queue": "UPDATE queues SET max_running = 1 WHERE name = 'q'",
     "a history of a queue that was edited": "UPDATE queue_events SET actor = 'x'",
+    "a change taken out of the order": "DELETE FROM changes WHERE job_id = '{fail}'",
+    "another change in its place": "UPDATE changes SET job_id = '{ok}' WHERE job_id = '{fail}'",
     "a cancellation of children that nobody asked for": (
         "INSERT INTO cancellations VALUES ('{parent}', NULL, 'zzz', 'x', 'x', '{{}}', 1)"
     ),

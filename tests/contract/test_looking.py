@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.facts import Finding, JobFacts
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import JobNotFoundError
-from holdfast.store.commands import Change
+from holdfast.store.commands import FlowChange
 from holdfast.store.rows import new_ulid
 from tests.support.backends import Backend, SqliteBackend, on_sqlite
 from tests.support.bench import OPERATOR, OTHER, WORKER, Bench, commit, end, finish_step, give_back, record_try
@@ -53,7 +53,7 @@ def test_flows_are_looked_up_by_job(bench: Bench) -> None:
 def test_changes_are_told_once_they_are_durable(bench: Bench) -> None:
     told: list[tuple[str, str | None, str]] = []
 
-    def observe(changes: Sequence[Change]) -> None:
+    def observe(changes: Sequence[FlowChange]) -> None:
         told.extend((change.flow, change.entry.job_from, change.entry.job_to) for change in changes)
 
     bench.store.changes.observe(observe)
@@ -79,7 +79,7 @@ def test_changes_are_told_once_they_are_durable(bench: Bench) -> None:
 
 
 def test_an_observer_that_fails_disturbs_nobody(bench: Bench) -> None:
-    def fail(_changes: Sequence[Change]) -> None:
+    def fail(_changes: Sequence[FlowChange]) -> None:
         raise ValueError("not today")
 
     bench.store.changes.observe(fail)

@@ -22,8 +22,8 @@ from holdfast_images.devices.lock import set_hook
 from holdfast_images.devices.protocol import Device, Health, PoolHealth
 from holdfast_images.devices.thin_pool import ThinPool
 from holdfast_images.errors import DeviceBusy, NoSpace, Permanent, PoolUnusable
+from holdfast_images.gc import Collected
 from holdfast_images.host import open_devices
-from holdfast_images.maintenance.gc import Collected
 from holdfast_images.settings import Backend, Settings
 from tests.devicemapper.pools import new_pool, remove_everything
 from tests.support.images.device_backends import ORIGIN, SNAPSHOT, fill

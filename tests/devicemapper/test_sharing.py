@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,9 @@ from holdfast_images.devices.dm_table import thin_target
 from holdfast_images.devices.lock import this_process
 from holdfast_images.devices.protocol import Device
 from holdfast_images.errors import DeviceBusy
-from tests.support.images.device_backends import ORIGIN
+from tests.support.images.device_backends import ORIGIN, open_backend
+from tests.support.processes import kill, start
+from tests.support.waiting import eventually
 
 FIRST = msgspec.structs.replace(ORIGIN, size=128 << 20)
 SECOND = msgspec.structs.replace(FIRST, id=FIRST.id + 1, name="thin-4712")
@@ -57,14 +60,39 @@ def test_two_first_mounts_at_once_hide_nothing_from_each_other(
     assert [each.files for each in usage] == [2, 2], "lost+found, and the file"
 
 
+def seal_and_wait(root: str, ready: str) -> None:
+    """Be the process that was cut off between sealing a device and recording it."""
+    devices = open_backend("devicemapper", root)
+    devices.seal(FIRST, stays_mounted=True)
+    Path(ready).touch()
+    signal.pause()
+
+
+def test_who_was_cut_off_after_sealing_a_device_keeps_nobody_from_mounting_it(
+    devices: DeviceMapperDevices, tmp_path: Path
+) -> None:
+    devices.create(FIRST)
+    ready = tmp_path / "ready"
+    other = start(seal_and_wait, str(devices.records.home.parent), str(ready))
+    eventually(ready.exists)
+    mounted = devices.records.mounts_of(FIRST.name)
+    own = devices.mount(FIRST)
+    devices.seal(FIRST)
+    kill(other)
+
+    assert str(own) not in [mount.point for mount in mounted]
+    assert devices.records.mounts_of(FIRST.name) == []
+    devices.verify(FIRST, deep=True)
+
+
 def test_a_look_of_a_dead_process_is_known_when_another_has_got_its_number(devices: DeviceMapperDevices) -> None:
     pool = devices.thin_pool
     pool.create_thin(1)
     mine = re.fullmatch(r"(\d+)-(\d+)", this_process())
     assert mine is not None
-    for start in (mine[2], "1"):
-        uuid = f"{pool.prefix}look-{mine[1]}-{start}-1"
-        pool.mapper.create(f"look-{start}", uuid, thin_target(pool.numbers, 1, 4096), read_only=True)
+    for began in (mine[2], "1"):
+        uuid = f"{pool.prefix}look-{mine[1]}-{began}-1"
+        pool.mapper.create(f"look-{began}", uuid, thin_target(pool.numbers, 1, 4096), read_only=True)
     count = devices.showing.remove_dead()
 
     assert count == 1

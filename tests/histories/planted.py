@@ -103,7 +103,7 @@ def limit_off_by_one() -> None:
 def lost_wake_up() -> None:
     """Nobody is told of new work."""
     from holdfast.store.postgres.store import PostgresStore
-    from holdfast.store.sqlite.wakeup import FifoNotifier
+    from holdfast.store.sqlite.database import FifoNotifier
 
     FifoNotifier.notify = lambda self: None  # type: ignore[method-assign]
     PostgresStore._notify = lambda self, connection: None  # type: ignore[method-assign]

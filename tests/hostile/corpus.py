@@ -449,6 +449,8 @@ STRUCTURE = [
             "global-time": with_field(pax({b"comment": b"x"}, kind=b"g"), 136, b"x") + header(b"f"),
             "long-name-owner": with_field(long_name(b"f"), 108, b"x") + header(b"f", magic=b"ustar  \0"),
             "long-name-time": with_field(long_name(b"f"), 136, b"x") + header(b"f", magic=b"ustar  \0"),
+            "overruled-time": pax({b"mtime": b"1.5"}) + header(b"f", mtime=b"0o17        "),
+            "overruled-size": pax({b"size": str(1 << 33).encode()}) + header(b"f", size=b"0 \0 junk"),
         }.items()
     ),
     Attack("pax-unknown-keyword", Reason.PAX_UNKNOWN, raw(pax({b"VENDOR.size": b"5"}), header(b"f")), ONLY, STRICT),
@@ -539,6 +541,9 @@ def old_sparse(pieces: list[tuple[int, int]], size: int, stored: bytes, more: by
     return block + more + padded(stored)
 
 
+SPARSE = {b"GNU.sparse.size": b"512", b"GNU.sparse.numblocks": b"1", b"GNU.sparse.map": b"0,512"}
+
+
 def sparse_1_0(text: bytes, realsize: bytes, stored: bytes, **records: bytes) -> bytes:
     """A file in the sparse form 1.0: the map is in front of the content."""
     body = padded(text) + stored
@@ -612,6 +617,7 @@ SPARSE = [
             "with-half-a-block": sparse_1_0(b"2\n0\n5\n1000\n5\n", b"1005", bytes(10)),
             "old-with-half-a-block": old_sparse([(0, 5), (1000, 5)], 1005, bytes(10)),
             "with-an-empty-map": sparse_0_1(b"", b"0", b"0", b""),
+            "of-the-old-type": pax(SPARSE) + header(b"s", kind=b"\0", size=512) + bytes(512),
         }.items()
     ),
     Attack(

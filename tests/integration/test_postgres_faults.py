@@ -16,8 +16,8 @@ import pytest
 from click.core import ParameterSource
 
 from holdfast import Engine, Flow, JobState, Run, Transaction, fixed
+from holdfast.cli.command import CommandSettings
 from holdfast.cli.context import opened
-from holdfast.cli.settings import CommandSettings
 from holdfast.cli.worker import StopSignals, wait_until_idle
 from holdfast.core.states import ExecutionStatus
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreUnavailable

@@ -16,8 +16,8 @@ from holdfast.core.states import (
     STATE_OF_DISPOSITION,
     TERMINAL_EXECUTION_STATUSES,
     Disposition,
+    ExecutionOutcome,
     ExecutionStatus,
-    ExecutionView,
     JobState,
     check_execution_transition,
     check_job_transition,
@@ -98,8 +98,8 @@ class Life:
         return JobFacts(job=self.job, executions=tuple(self.executions), journal=tuple(self.journal))
 
     @property
-    def views(self) -> list[ExecutionView]:
-        return [ExecutionView(e.attempt, e.status, e.disposition) for e in self.executions]
+    def views(self) -> list[ExecutionOutcome]:
+        return [ExecutionOutcome(e.attempt, e.status, e.disposition) for e in self.executions]
 
     def lease(self) -> None:
         attempt = len(self.executions) + 1

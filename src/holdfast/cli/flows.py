@@ -8,10 +8,9 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.command import CommandSettings, ExitCode, Group
 from holdfast.cli.context import app_flows, database_file, opened, unknown_flow
 from holdfast.cli.output import note, print_table, show, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast.core import diagram
 from holdfast.core.diagram import DiagramFormat
 from holdfast.core.flow import Definition, Flow

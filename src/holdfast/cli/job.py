@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
 
-from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.command import CommandSettings, ExitCode, Group
 from holdfast.cli.context import load_flows, opened, opened_client
 from holdfast.cli.output import (
     cell,
@@ -21,7 +22,7 @@ from holdfast.cli.output import (
     step_of,
     time_of,
 )
-from holdfast.cli.settings import CommandSettings
+from holdfast.client import Client
 from holdfast.core.flow import Flow
 from holdfast.core.progress import CurrentStep
 from holdfast.core.records import ErrorRecord, ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
@@ -102,10 +103,7 @@ def wait(settings: CommandSettings, job_id: str, timeout: float | None) -> int:
 @click.pass_obj
 def retry(settings: CommandSettings, job_id: str, reason: str, dry_run: bool) -> None:
     """Try a failed job again, with a fresh budget of attempts."""
-    with opened_client(settings) as client:
-        job_id = client.store.full_job_id(job_id)
-        state = client.retry(job_id, reason=reason, dry_run=dry_run)
-        _show_state(settings, client.store, job_id, planned=state if dry_run else None)
+    _act(settings, job_id, Client.retry, reason=reason, dry_run=dry_run)
 
 
 @job.command()
@@ -119,10 +117,7 @@ def cancel(settings: CommandSettings, job_id: str, reason: str, keep_children: b
 
     A job that runs is ended by its worker as soon as its step reaches a safe point.
     """
-    with opened_client(settings) as client:
-        job_id = client.store.full_job_id(job_id)
-        state = client.cancel(job_id, reason=reason, children=not keep_children, dry_run=dry_run)
-        _show_state(settings, client.store, job_id, planned=state if dry_run else None)
+    _act(settings, job_id, Client.cancel, reason=reason, children=not keep_children, dry_run=dry_run)
 
 
 @job.command()
@@ -132,10 +127,7 @@ def cancel(settings: CommandSettings, job_id: str, reason: str, keep_children: b
 @click.pass_obj
 def release(settings: CommandSettings, job_id: str, reason: str, dry_run: bool) -> None:
     """Let a quarantined job go on, with a fresh budget of attempts."""
-    with opened_client(settings) as client:
-        job_id = client.store.full_job_id(job_id)
-        state = client.release(job_id, reason=reason, dry_run=dry_run)
-        _show_state(settings, client.store, job_id, planned=state if dry_run else None)
+    _act(settings, job_id, Client.release, reason=reason, dry_run=dry_run)
 
 
 @job.command()
@@ -207,12 +199,17 @@ def print_result(settings: CommandSettings, result: JobResult) -> None:
             note(settings, f"hint: {result.error.hint}")
 
 
-def _show_state(settings: CommandSettings, store: Store, job_id: str, *, planned: JobState | None) -> None:
-    record = store.job(job_id)
-    state = planned or record.state
-    data = {"job_id": job_id, "state": state, "cancel_reason": record.cancel_reason, "dry_run": planned is not None}
+def _act(
+    settings: CommandSettings, job_id: str, act: Callable[..., JobState], *, dry_run: bool, **given: object
+) -> None:
+    with opened_client(settings) as client:
+        job_id = client.store.full_job_id(job_id)
+        planned = act(client, job_id, dry_run=dry_run, **given)
+        record = client.store.job(job_id)
+    state = planned if dry_run else record.state
+    data = {"job_id": job_id, "state": state, "cancel_reason": record.cancel_reason, "dry_run": dry_run}
     show(settings, data, lambda: print(state))
-    if planned is not None:
+    if dry_run:
         note(settings, "nothing was changed")
     elif record.cancel_reason is not None:
         note(settings, "it will be ended as soon as a worker has run its cleanup")

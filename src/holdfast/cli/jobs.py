@@ -1,4 +1,4 @@
-"""`holdfast jobs`: what there is."""
+"""`holdfast jobs` and `submit`: what there is, and one more of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import sys
 import click
 import msgspec
 
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import app_flows, opened, unknown_flow
 from holdfast.cli.job import print_result, result_data
 from holdfast.cli.output import job_data, note, print_json, print_table, show, step_of, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast.client import Client
 from holdfast.core.flow import Flow
 from holdfast.core.progress import CurrentStep
@@ -131,7 +130,7 @@ def submit(
     request = _decode(flows[flow], _read(request_json))
     with opened(settings, create=True) as store:
         client = Client(store, flows.values(), actor=settings.actor)
-        submitted = _submit(client, flows[flow], request, options)
+        submitted = client.submit_or_find(flows[flow], request, **msgspec.structs.asdict(options))
         if not submitted.created:
             other = "" if submitted.same_request else ", with another request"
             note(settings, f"job {submitted.job_id} has the key {options.key!r} already{other}; no new job was added")
@@ -149,18 +148,6 @@ def _show(settings: CommandSettings, submitted: Submitted, result: JobResult | N
     elif result is not None:
         print_result(settings, result)
     return ExitCode.OK if result is None or result.state is JobState.SUCCEEDED else ExitCode.FAILURE
-
-
-def _submit(client: Client, flow: Flow[object, object], request: object, options: SubmitOptions) -> Submitted:
-    return client.submit_or_find(
-        flow,
-        request,
-        key=options.key,
-        queue=options.queue,
-        priority=options.priority,
-        delay=options.delay,
-        run_after=options.run_after,
-    )
 
 
 def _read(argument: str) -> bytes:

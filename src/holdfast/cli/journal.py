@@ -13,11 +13,10 @@ from typing import TypeVar
 import click
 import msgspec
 
-from holdfast.cli.command import ExitCode, Group
+from holdfast.cli.command import CommandSettings, ExitCode, Group
 from holdfast.cli.context import opened, opened_client
 from holdfast.cli.job import JOURNAL_COLUMNS, journal_row
 from holdfast.cli.output import cell, note, print_json, print_lines, print_table, show, written_whole
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.hash_chain import chain_faults
 from holdfast.core.records import JournalEntry
 from holdfast.core.retry import time_given

@@ -14,12 +14,13 @@ from holdfast.cli.command import (
     Codes,
     CommandEntry,
     CommandExtension,
+    CommandSettings,
     ExitCode,
+    GlobalOption,
     LazyGroup,
     code_of,
     tell,
 )
-from holdfast.cli.settings import CommandSettings, GlobalOption
 from holdfast.errors import HoldfastError
 
 COMPLETION = "_HOLDFAST_COMPLETE"
@@ -30,7 +31,7 @@ EXTRAS = {
     "zstandard": "images",
     "psycopg": "postgres",
     "prometheus_client": "metrics",
-    **dict.fromkeys(("h11", "jinja2", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("h11", "jinja2", "rich", "starlette", "uvicorn"), "serve"),
 }
 """Which extra of the distribution brings a module that is not needed by everybody."""
 
@@ -67,7 +68,11 @@ _ENTRIES = {
     "token": CommandEntry(
         "holdfast.cli.serve", "token", "Make, list and revoke the tokens that let in by TCP.", OPERATIONS
     ),
+    "top": CommandEntry(
+        "holdfast.cli.top", "top", "Watch the house in a terminal, over a store or a server.", OPERATIONS
+    ),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
+    "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),
 }
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from holdfast import guard
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import RowRepair, database_file, opened, own_app
 from holdfast.cli.output import Counter, note, print_fields, print_lines, print_table, show, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.facts import Finding, Severity
 from holdfast.core.progress import StallVerdict
 from holdfast.core.records import ExecutionRecord

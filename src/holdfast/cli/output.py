@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import msgspec
 
-from holdfast.cli.settings import CommandSettings
+from holdfast.cli.command import CommandSettings
 
 if TYPE_CHECKING:
     from holdfast.core.progress import CurrentStep

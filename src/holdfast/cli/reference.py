@@ -1,21 +1,32 @@
 """The reference of all commands, as Markdown, from the commands themselves.
 
-`python -m holdfast.cli.reference` prints it; a test compares it with docs/reference/command-line.md.
+`python -m holdfast.cli.reference` prints it; `… holdfast_images.cli.main:EXTENSION` that of the commands which an
+extension adds. Tests compare both with docs/reference/.
 """
 
 from __future__ import annotations
 
+import pkgutil
+import sys
 from collections.abc import Iterable, Iterator
 
 import click
 
-from holdfast.cli.main import holdfast
-from holdfast.cli.settings import GlobalOption
+from holdfast.cli.command import CommandExtension, GlobalOption
+from holdfast.cli.main import extended, holdfast
 
 
 def commands(root: click.Command = holdfast) -> Iterator[tuple[str, click.Command]]:
     """Every command and group with its full name, in the order of the help."""
     yield from _below(click.Context(root, info_name="holdfast"), "holdfast")
+
+
+def commands_of(extension: CommandExtension) -> Iterator[tuple[str, click.Command]]:
+    """Those that an extension adds, in the order of the help."""
+    for name, command in commands(extended(extension)):
+        words = name.split()
+        if len(words) > 1 and words[1] in extension.entries:
+            yield name, command
 
 
 def reference(found: Iterable[tuple[str, click.Command]] | None = None) -> str:
@@ -77,4 +88,4 @@ def _unwrapped(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(reference())
+    print(reference(commands_of(pkgutil.resolve_name(sys.argv[1])) if sys.argv[1:] else None))

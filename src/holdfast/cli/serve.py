@@ -18,10 +18,9 @@ import click
 import msgspec
 
 from holdfast import logs
-from holdfast.cli.command import Command, ExitCode, Group
+from holdfast.cli.command import Command, CommandSettings, ExitCode, Group
 from holdfast.cli.context import App, app_of, opened
 from holdfast.cli.output import note, print_json, print_table, show, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast.cli.worker import (
     RunOptions,
     StopSignals,

@@ -17,10 +17,9 @@ import click
 import msgspec
 
 from holdfast import logs
-from holdfast.cli.command import Command, ExitCode
+from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import App, app_of, opened
 from holdfast.cli.output import print_json
-from holdfast.cli.settings import CommandSettings
 from holdfast.core.records import JobRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.core.values import checked_name
@@ -30,7 +29,7 @@ from holdfast.guard import Check, Rounds, checked_days, remove_ended
 from holdfast.store.commit_step import is_passing
 from holdfast.store.protocol import Store
 from holdfast.tables import make_tables
-from holdfast.worker.settings import WorkerSettings
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.threads import FIRST_PAUSE, LONGEST_PAUSE
 from holdfast.worker.worker import Worker
@@ -325,7 +324,7 @@ def worker(settings: CommandSettings, /, **given: object) -> int:
         if store is not None:
             engine = Engine(store, app.flows, actor=settings.actor)
             if wait_for_store(lambda: prepared(engine, app, settings, options), signals):
-                _serve(settings, options, engine, signals, app.check)
+                _serve(settings, options, engine, signals, app)
     return ExitCode.OK
 
 
@@ -388,11 +387,10 @@ def refuse_failed(running: Worker) -> None:
         )
 
 
-def _serve(
-    settings: CommandSettings, options: WorkerOptions, engine: Engine, signals: StopSignals, check: Check
-) -> None:
+def _serve(settings: CommandSettings, options: WorkerOptions, engine: Engine, signals: StopSignals, app: App) -> None:
     running = worker_of(engine, options)
-    with _metrics(options, running, engine.store) as url, at_work(running, engine, options, check):
+    metrics = _metrics(options, running, engine.store, app)
+    with metrics as url, at_work(running, engine, options, app.check):
         while not running.is_ready and signals.received is None and running.failure is None:
             signals.wait(READY_LOOK)
         if running.is_ready:
@@ -419,7 +417,7 @@ def _running(running: Worker) -> Iterator[Worker]:
 
 
 @contextmanager
-def _metrics(options: WorkerOptions, running: Worker, store: Store) -> Iterator[str | None]:
+def _metrics(options: WorkerOptions, running: Worker, store: Store, app: App) -> Iterator[str | None]:
     if options.metrics_port is None:
         yield None
         return
@@ -433,6 +431,7 @@ def _metrics(options: WorkerOptions, running: Worker, store: Store) -> Iterator[
             address=options.metrics_address,
             problems=running.problems,
             unready=running.unready,
+            gauges=app.gauges,
         )
     except OSError as error:
         where = f"{options.metrics_address}:{options.metrics_port}"

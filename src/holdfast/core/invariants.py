@@ -26,8 +26,8 @@ from holdfast.core.states import (
     STATE_OF_DISPOSITION,
     TERMINAL_EXECUTION_STATUSES,
     UNFINISHED_STATES,
+    ExecutionOutcome,
     ExecutionStatus,
-    ExecutionView,
     JobState,
     project,
 )
@@ -389,7 +389,7 @@ def _is_gone(rows: FactRows, job_id: str) -> bool:
 def check_projection(facts: JobFacts, now: int) -> Iterator[Finding]:
     """A job is in exactly one state: the one its executions say."""
     try:
-        projected = project(ExecutionView(e.attempt, e.status, e.disposition) for e in facts.executions)
+        projected = project(ExecutionOutcome(e.attempt, e.status, e.disposition) for e in facts.executions)
     except ValueError as fault:
         yield _error("execution-without-disposition", facts, str(fault))
         return

@@ -17,8 +17,8 @@ from holdfast.core.states import (
     LIVE_STATUSES,
     STATE_OF_DISPOSITION,
     UNFINISHED_STATES,
+    ExecutionOutcome,
     ExecutionStatus,
-    ExecutionView,
     JobState,
     is_legal_job_transition,
     project,
@@ -34,7 +34,7 @@ def wrong_columns(facts: JobFacts, now: int) -> Columns:
     A journal that was edited is believed in nothing.
     """
     job = facts.job
-    state = project(ExecutionView(e.attempt, e.status, e.disposition) for e in facts.executions)
+    state = project(ExecutionOutcome(e.attempt, e.status, e.disposition) for e in facts.executions)
     should: Columns = {"state": state}
     if [e.attempt for e in facts.executions] == list(range(1, len(facts.executions) + 1)):
         should["attempt"] = len(facts.executions)

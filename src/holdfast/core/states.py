@@ -106,7 +106,7 @@ def disposition_transitions() -> frozenset[tuple[Disposition, Disposition]]:
 # equal).
 
 
-class ExecutionView(NamedTuple):
+class ExecutionOutcome(NamedTuple):
     """As much of an execution as the projection needs."""
 
     attempt: int
@@ -114,7 +114,7 @@ class ExecutionView(NamedTuple):
     disposition: Disposition | None = None
 
 
-def project(executions: Iterable[ExecutionView]) -> JobState:
+def project(executions: Iterable[ExecutionOutcome]) -> JobState:
     """The state of a job that has these executions."""
     rows = list(executions)
     if not rows:

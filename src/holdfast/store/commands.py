@@ -256,14 +256,14 @@ log = logging.getLogger("holdfast.changes")
 MOST_REMEMBERED = 20_000
 
 
-class Change(NamedTuple):
+class FlowChange(NamedTuple):
     """One journal entry, and the flow of its job; empty if that could not be found out."""
 
     flow: str
     entry: Journaled
 
 
-Observer: TypeAlias = Callable[[Sequence[Change]], None]
+Observer: TypeAlias = Callable[[Sequence[FlowChange]], None]
 
 
 class Changes:
@@ -311,14 +311,14 @@ class Changes:
         if True in answers:
             self.tell(entries)
 
-    def _with_flows(self, entries: Sequence[Journaled]) -> list[Change]:
+    def _with_flows(self, entries: Sequence[Journaled]) -> list[FlowChange]:
         known = self._flows
         if len(known) > MOST_REMEMBERED:
             known.clear()
         known.update((entry.job_id, entry.flow) for entry in entries if entry.flow)
         unknown = {entry.job_id for entry in entries if entry.job_id not in known}
         found = self._looked_up(sorted(unknown)) if unknown else {}
-        changes = [Change(known.get(e.job_id) or found.get(e.job_id, ""), e) for e in entries]
+        changes = [FlowChange(known.get(e.job_id) or found.get(e.job_id, ""), e) for e in entries]
         for entry in entries:
             if entry.job_to != JobState.RUNNING:
                 known.pop(entry.job_id, None)

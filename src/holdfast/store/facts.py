@@ -21,7 +21,7 @@ IDS = 500
 """Ids in one statement."""
 
 
-class JobRow(JobRecord, frozen=True, kw_only=True, array_like=True):
+class StoredJob(JobRecord, frozen=True, kw_only=True, array_like=True):
     """A row of jobs, its columns in the order of the fields."""
 
 
@@ -59,7 +59,7 @@ class Table(msgspec.Struct, frozen=True):
     """The column of which only the digest is read."""
 
 
-JOBS = Table("jobs", JobRow)
+JOBS = Table("jobs", StoredJob)
 EXECUTIONS = Table("executions", ExecutionRow, order="attempt")
 JOURNAL = Table("journal", JournalRow, order="seq")
 REQUESTS = Table("requests", RequestRow, content="request")

@@ -22,7 +22,7 @@ from holdfast.core.records import (
 from holdfast.core.states import JobState
 from holdfast.store.change_feed import Change
 from holdfast.store.commands import Changes, Claim, Held, NewJob, Recovered, Submitted, Write
-from holdfast.store.listing import JobFilter
+from holdfast.store.listing import Counted, Found, JobFilter
 
 
 class Listener(Protocol):
@@ -276,12 +276,15 @@ class Store(Protocol):
 
     def list_jobs(
         self, wanted: JobFilter, *, beyond: str | None = None, limit: int, newest_first: bool = True
-    ) -> list[JobRecord]:
-        """So many of the jobs that are wanted, in the order of their ids, from the first `beyond` an id on."""
+    ) -> Found:
+        """So many of the jobs that are wanted, in the order of their ids, from the first `beyond` an id on.
+
+        Fewer, if too many others would have to be looked at for more; the answer says where to go on then.
+        """
         ...
 
-    def count_jobs(self, wanted: JobFilter, *, most: int) -> int:
-        """How many jobs that is, counted up to `most`."""
+    def count_jobs(self, wanted: JobFilter, *, most: int) -> Counted:
+        """How many jobs that is, counted up to `most`, or of so many as can be looked at."""
         ...
 
     def changes_after(self, place: str | None, *, limit: int) -> list[Change]:
@@ -350,8 +353,8 @@ class Store(Protocol):
         """When an execution last finished a step, reported progress, or started."""
         ...
 
-    def queues(self) -> list[QueueRecord]:
-        """All queues, with how many jobs run and wait in each."""
+    def queues(self, *, most: int | None = None) -> list[QueueRecord]:
+        """All queues, with how many jobs run and wait in each; counted among the oldest `most` that wait."""
         ...
 
     def workers(self) -> list[WorkerRecord]:
@@ -374,8 +377,8 @@ class Store(Protocol):
         """(flow, state) → number of jobs, but for those that succeeded; costs nothing for these."""
         ...
 
-    def backlog(self) -> list[Backlog]:
-        """What waits in each queue that has pending jobs."""
+    def backlog(self, *, most: int | None = None) -> list[Backlog]:
+        """What waits in each queue that has pending jobs; counted among the oldest `most` that wait."""
         ...
 
     def counts(self) -> Mapping[tuple[str, str], int]:

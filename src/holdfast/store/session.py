@@ -221,7 +221,11 @@ class Session:
             if JobState.SUCCEEDED not in states:
                 conditions.append("state <> 'succeeded'")  # lets the index of unsettled jobs be used
         sql = f"SELECT * FROM jobs WHERE {' AND '.join(conditions) or 'true'} ORDER BY job_id DESC LIMIT :limit"  # noqa: S608
-        return self.connection.execute(self.in_dialect(sql), {**where, "limit": limit})
+        return self.run_planned(sql, {**where, "limit": limit})
+
+    def run_planned(self, sql: str, parameters: Mapping[str, Any]) -> ResultRows:
+        """A statement with `:name` parameters, planned for these very values: of some there are few, of others many."""
+        return self.connection.execute(self.in_dialect(sql), parameters)
 
     def in_dialect(self, sql: str) -> str:
         """A statement with `:name` parameters as this database wants it."""

@@ -31,6 +31,7 @@ from holdfast.store.rows import running_steps, shown, workers_shown
 from holdfast.store.session import Session, to_json
 from holdfast.store.verbs import OperatorVerbs
 
+UNLIMITED = 1 << 62
 JOURNAL_PAGE = 1000
 IDS_NAMED = 3
 """Of several jobs that begin alike."""
@@ -153,15 +154,13 @@ class SqlStore(OperatorVerbs):
 
     def list_jobs(
         self, wanted: listing.JobFilter, *, beyond: str | None = None, limit: int, newest_first: bool = True
-    ) -> list[JobRecord]:
+    ) -> listing.Found:
         with self.reading() as session:
-            return shown(
-                JobRecord, listing.select(session, wanted, beyond=beyond, limit=limit, newest_first=newest_first)
-            )
+            return listing.Listing(session, wanted, beyond=beyond, newest_first=newest_first).jobs(limit)
 
-    def count_jobs(self, wanted: listing.JobFilter, *, most: int) -> int:
+    def count_jobs(self, wanted: listing.JobFilter, *, most: int) -> listing.Counted:
         with self.reading() as session:
-            return listing.count(session, wanted, most=most)
+            return listing.Listing(session, wanted).count(most)
 
     def request(self, job_id: str) -> str:
         with self.reading() as session:
@@ -259,9 +258,9 @@ class SqlStore(OperatorVerbs):
             progressed: int | None = session.first("last_progress", exec_id=exec_id)
             return progressed
 
-    def queues(self) -> list[QueueRecord]:
+    def queues(self, *, most: int | None = None) -> list[QueueRecord]:
         with self.reading() as session:
-            return shown(QueueRecord, session.run("queues"))
+            return shown(QueueRecord, session.run("queues", most=UNLIMITED if most is None else most))
 
     def workers(self) -> list[WorkerRecord]:
         with self.reading() as session:
@@ -283,9 +282,9 @@ class SqlStore(OperatorVerbs):
         with self.reading() as session:
             return {(str(flow), str(state)): count for flow, state, count in session.run("unsettled_counts")}
 
-    def backlog(self) -> list[Backlog]:
+    def backlog(self, *, most: int | None = None) -> list[Backlog]:
         with self.reading() as session:
-            return shown(Backlog, session.run("backlog", now=session.now))
+            return shown(Backlog, session.run("backlog", now=session.now, most=UNLIMITED if most is None else most))
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         with self.reading() as session:

@@ -421,13 +421,16 @@ SELECT {greatest}(e.progressed_at, coalesce((SELECT max(s.finished_at) FROM step
 FROM executions AS e WHERE e.exec_id = :exec_id;
 
 -- name: queues
--- All queues, with their present load: everything under way and waiting is counted once, not once for each queue.
+-- All queues, with their present load: everything under way and waiting is counted once, not once for each queue; of what
+-- waits no more than the oldest of these.
 WITH running AS (
     SELECT queue, count(*) AS jobs FROM executions
     WHERE {under_way} AND status <> 'committed' GROUP BY queue
 ),
 pending AS (
-    SELECT j.queue, count(*) AS jobs FROM jobs AS j WHERE j.state = 'pending' AND j.state <> 'succeeded' GROUP BY j.queue
+    SELECT w.queue, count(*) AS jobs FROM (
+        SELECT j.queue FROM jobs AS j WHERE j.state = 'pending' AND j.state <> 'succeeded' ORDER BY j.job_id LIMIT :most
+    ) AS w GROUP BY w.queue
 )
 SELECT q.*, coalesce(r.jobs, 0) AS running, coalesce(p.jobs, 0) AS pending
 FROM queues AS q LEFT JOIN running AS r ON r.queue = q.name LEFT JOIN pending AS p ON p.queue = q.name
@@ -458,7 +461,7 @@ SELECT flow, state, count(*) FROM jobs WHERE state <> 'succeeded' GROUP BY state
 
 -- name: backlog
 -- What waits in each queue: jobs that could start now, and since when the first of them could; those whose time has not
--- come; those that wait for another job.
+-- come; those that wait for another job. No more than the oldest of these.
 SELECT w.queue, sum(w.ready) AS ready, sum(w.scheduled) AS scheduled, sum(w.waiting) AS waiting,
     min(CASE w.ready WHEN 1 THEN w.since END) AS oldest_at
 FROM (
@@ -466,7 +469,9 @@ FROM (
         CASE WHEN hold = 'none' OR (hold = 'until' AND not_before <= :now) THEN 1 ELSE 0 END AS ready,
         CASE WHEN hold = 'until' AND not_before > :now THEN 1 ELSE 0 END AS scheduled,
         CASE WHEN hold IN ('after', 'child') THEN 1 ELSE 0 END AS waiting
-    FROM jobs WHERE state = 'pending' AND state <> 'succeeded'
+    FROM (
+        SELECT * FROM jobs AS j WHERE j.state = 'pending' AND j.state <> 'succeeded' ORDER BY j.job_id LIMIT :most
+    ) AS o
 ) AS w GROUP BY w.queue;
 
 -- name: counts
@@ -504,6 +509,10 @@ DELETE FROM keys WHERE expires_at <= :now;
 -- name: pruned_job
 -- What is known of a job that retention has removed.
 SELECT state, finished_at, pruned_at FROM pruned WHERE job_id = :job_id;
+
+-- name: pruned_head
+-- What remains of the journal of one.
+SELECT entries, head FROM pruned WHERE job_id = :job_id;
 
 -- name: pruned_heads
 -- What remains of pruned jobs.

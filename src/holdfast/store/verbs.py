@@ -306,7 +306,7 @@ class WorkerVerbs(ABC):
             with RowFault(), self.writing("prune") as session:
                 found = integrity.prune(session, before=before, limit=limit, actor=actor, apart=apart)
                 integrity.forget_queues(session)
-                change_feed.forget(session)
+                change_feed.forget(session, len(found))
                 return found
         with self.reading() as session:
             found = integrity.prunable(session, before=before, limit=limit, apart=apart)

@@ -41,13 +41,17 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[JobRow]
     next: str | None = None
     previous: str | None = None
+    looked: int | None = None
+    """If given, no index knows these jobs, and so many were looked at for this page; `next` goes on looking."""
 
 
 class BoundedCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of jobs; if `capped`, there are more than that."""
+    """A number of jobs; if `capped`, there are more than that, or there may be."""
 
     count: int
     capped: bool = False
+    looked: int | None = None
+    """If given, no index knows these jobs, and they are counted among so many of the newest."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +171,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: QueueRecord
     backlog: Backlog
+    looked: int | None = None
+    """If given, more jobs wait than so many, the oldest of which are counted."""
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):

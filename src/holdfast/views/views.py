@@ -58,6 +58,8 @@ PAGE_LIMIT = 500
 SLOW_SHOWN = 50
 IDLE_MS = 5_000
 """Whoever got somewhere within this time is not asked for its patience."""
+BACKLOG_LOOK = 20_000
+"""So many of the oldest jobs that wait are counted, queue by queue."""
 SAMPLE = 2_000
 """Of the jobs submitted in the last hour, the newest so many are what statistics are made of."""
 
@@ -87,28 +89,33 @@ class Views:
         wanted = wanted or JobFilter()
         backwards, beyond = _position_in(cursor)
         found = self._store.list_jobs(wanted, beyond=beyond, limit=limit + 1, newest_first=not backwards)
-        more, jobs = len(found) > limit, found[:limit]
+        more, jobs = len(found.jobs) > limit, found.jobs[:limit]
         if backwards:
             jobs.reverse()
-        before = more if backwards else beyond is not None
-        behind = beyond is not None if backwards else more
+        first, last = (jobs[0].job_id, jobs[-1].job_id) if jobs else (None, None)
+        onward = (first if backwards else last) if more else found.more
+        back = (last if backwards else first) if beyond is not None else None
+        before, behind = (onward, back) if backwards else (back, onward)
         return JobPage(
             rows=self._rows(jobs),
-            previous=f"b{jobs[0].job_id}" if before and jobs else None,
-            next=f"f{jobs[-1].job_id}" if behind and jobs else None,
+            previous=before and f"b{before}",
+            next=behind and f"f{behind}",
+            looked=found.looked,
         )
 
     def rows(self, job_ids: Sequence[str]) -> list[JobRow]:
         """These jobs as a list shows them, in this order; those that are gone are left out."""
         if len(job_ids) > PAGE_LIMIT:
             raise BadInput(f"a page cannot have {len(job_ids)} jobs", hint=f"at most {PAGE_LIMIT}")
-        there = {job.job_id: job for job in self._store.list_jobs(JobFilter(job_ids=tuple(job_ids)), limit=PAGE_LIMIT)}
+        found = self._store.list_jobs(JobFilter(job_ids=tuple(job_ids)), limit=PAGE_LIMIT).jobs if job_ids else []
+        there = {job.job_id: job for job in found}
         return self._rows([there[job_id] for job_id in job_ids if job_id in there])
 
     def count(self, wanted: JobFilter | None = None) -> BoundedCount:
         """How many jobs that is, as far as it is counted."""
         found = self._store.count_jobs(wanted or JobFilter(), most=COUNT_CAP + 1)
-        return BoundedCount(count=min(found, COUNT_CAP), capped=found > COUNT_CAP)
+        capped = found.jobs > COUNT_CAP or found.looked is not None
+        return BoundedCount(count=min(found.jobs, COUNT_CAP), capped=capped, looked=found.looked)
 
     def _rows(self, jobs: Sequence[JobRecord]) -> list[JobRow]:
         current = {one.job_id: one for one in self._store.running([job.job_id for job in jobs])}
@@ -143,7 +150,7 @@ class Views:
 
     def _house(self, *, with_queues: bool) -> _House:
         return _House(
-            queues={queue.name: queue for queue in self._store.queues()} if with_queues else {},
+            queues={queue.name: queue for queue in self._store.queues(most=0)} if with_queues else {},
             under_way=self._store.under_way() if with_queues else [],
             live_flows=frozenset(name for worker in self._client.live_workers() for name in worker.flows),
             now=self._store.now(),
@@ -218,7 +225,7 @@ class Views:
         flow = self._client.flows.get(name)
         definition = flow.definition if flow is not None else self._stored_definition(name)
         now = self._store.now()
-        recent = self._store.list_jobs(JobFilter(flow=name, newer_than=now - HOUR), limit=SAMPLE)
+        recent = self._store.list_jobs(JobFilter(flow=name, newer_than=now - HOUR), limit=SAMPLE).jobs
         steps = {step: StepFigures() for step in (*definition.steps, CLEANUP)}
         edges: Counter[tuple[str, str]] = Counter()
         handoffs: Counter[tuple[str, str]] = Counter()
@@ -256,7 +263,7 @@ class Views:
         )
 
     def _add_running(self, steps: dict[str, StepFigures], flow: str) -> None:
-        running = self._store.list_jobs(JobFilter(flow=flow, states=(JobState.RUNNING,)), limit=SAMPLE)
+        running = self._store.list_jobs(JobFilter(flow=flow, states=(JobState.RUNNING,)), limit=SAMPLE).jobs
         for current in self._store.running([job.job_id for job in running]):
             if current.step in steps:
                 steps[current.step].running += 1
@@ -265,7 +272,7 @@ class Views:
     def _stored_definition(self, name: str) -> Definition:
         """The one that the newest job of the flow is pinned to, or any that one was ever pinned to."""
         stored = self._store.definitions()
-        newest = [stored.get(job.fingerprint) for job in self._store.list_jobs(JobFilter(flow=name), limit=1)]
+        newest = [stored.get(job.fingerprint) for job in self._store.list_jobs(JobFilter(flow=name), limit=1).jobs]
         found = (_definition(text) for text in (*newest, *stored.values()))
         definition = next((one for one in found if one is not None and one.flow == name), None)
         if definition is None:
@@ -294,11 +301,13 @@ class Views:
     # --- the house ---
 
     def queues(self) -> list[QueueView]:
-        """Every queue."""
-        backlog = {one.queue: one for one in self._store.backlog()}
+        """Every queue, with what waits in it among the oldest jobs that wait."""
+        backlog = {one.queue: one for one in self._store.backlog(most=BACKLOG_LOOK)}
+        queues = self._store.queues(most=BACKLOG_LOOK)
+        looked = BACKLOG_LOOK if sum(queue.pending for queue in queues) >= BACKLOG_LOOK else None
         return [
-            QueueView(queue=queue, backlog=backlog.get(queue.name, Backlog(queue=queue.name)))
-            for queue in self._store.queues()
+            QueueView(queue=queue, backlog=backlog.get(queue.name, Backlog(queue=queue.name)), looked=looked)
+            for queue in queues
         ]
 
     def workers(self) -> list[WorkerView]:
@@ -315,7 +324,7 @@ class Views:
     def slow(self) -> list[SlowView]:
         """Running jobs that get nowhere: slow, or stalled; of a bounded number of them."""
         now = self._store.now()
-        running = self._store.list_jobs(JobFilter(states=(JobState.RUNNING,)), limit=SAMPLE)
+        running = self._store.list_jobs(JobFilter(states=(JobState.RUNNING,)), limit=SAMPLE).jobs
         jobs = {job.job_id: job for job in running}
         found = []
         for current in self._store.running(list(jobs)):
@@ -338,14 +347,14 @@ class Views:
     def overview(self) -> Overview:
         """Everything at once, of bounded cost."""
         now = self._store.now()
-        recent = self._store.list_jobs(JobFilter(newer_than=now - HOUR), limit=SAMPLE)
+        recent = self._store.list_jobs(JobFilter(newer_than=now - HOUR), limit=SAMPLE).jobs
         throughput = [0] * 60
         for job in recent:
             ago = (now - job.updated_at) // MINUTE
             if job.state not in (JobState.PENDING, JobState.RUNNING) and 0 <= ago < 60:
                 throughput[59 - ago] += 1
-        running = self._store.list_jobs(JobFilter(states=(JobState.RUNNING,)), limit=SAMPLE)
-        quarantined = self._store.list_jobs(JobFilter(states=(JobState.QUARANTINED,)), limit=SAMPLE)
+        running = self._store.list_jobs(JobFilter(states=(JobState.RUNNING,)), limit=SAMPLE).jobs
+        quarantined = self._store.list_jobs(JobFilter(states=(JobState.QUARANTINED,)), limit=SAMPLE).jobs
         ends = Counter(job.state for job in recent)
         return Overview(
             queues=self.queues(),

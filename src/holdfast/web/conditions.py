@@ -33,7 +33,7 @@ def expected_heads(headers: Mapping[str, str]) -> tuple[str, ...]:
         )
     if given.strip() == "*":
         return ()
-    found, position = [], 0
+    found, position = list[str](), 0
     while position < len(given):
         match = _TAG.match(given, position)
         if match is None:
@@ -41,7 +41,9 @@ def expected_heads(headers: Mapping[str, str]) -> tuple[str, ...]:
         # A weak tag never matches: it does not stand for one state.
         found.append("W/" if match[1] else match[2])
         position = match.end()
-    return tuple(found) or ("",)
+    if not found:
+        raise Refused(400, "invalid-if-match", "If-Match names nothing", hint='such as "3f2a..."')
+    return tuple(found)
 
 
 def wait_preferred(headers: Mapping[str, str]) -> float | None:

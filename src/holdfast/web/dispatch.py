@@ -19,7 +19,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from holdfast.errors import HoldfastError
-from holdfast.web.parameters import accepts, checked_path, decoded, is_media_type
+from holdfast.web.parameters import accepts, checked_path, decoded, is_media_type, json_as
 from holdfast.web.principal import Authenticator, Principal
 from holdfast.web.problems import MEDIA_TYPE, Problem, Refused, told
 from holdfast.web.routes import JSON, Call, PageRoute, Reply, Route, Services
@@ -195,7 +195,7 @@ def _content(headers: Headers, route: Route, body: bytes) -> Any:
     if not is_media_type(kind, JSON):
         raise _unsupported(JSON)
     try:
-        return msgspec.json.decode(body, type=route.body)
+        return json_as(body, lambda text: msgspec.json.decode(text, type=route.body), msgspec.ValidationError)
     except msgspec.ValidationError as error:
         raise Refused(422, "invalid-body", f"the body is not what is taken here: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.core.states import JobState
 from holdfast.errors import ChangesLostError, HoldfastError
 from holdfast.store.protocol import Listener
-from holdfast.web.change_ring import ChangeEvent, Encoded, Ring, encoded, key_of_place
+from holdfast.web.change_ring import RING_EVENTS, ChangeEvent, Encoded, Ring, encoded, key_of_place
 from holdfast.web.credentials import key_of
 from holdfast.web.principal import Principal
 from holdfast.web.problems import Refused
@@ -118,6 +118,7 @@ class Feed:
         self.most_streams = MOST_STREAMS
         self.streams_per_client = STREAMS_PER_CLIENT
         self.keep_alive = KEEP_ALIVE
+        self.ring_events = RING_EVENTS
         self.linger = LINGER
         self._lock = threading.Lock()
         self._subscriptions: set[Subscription] = set()
@@ -170,7 +171,7 @@ class Feed:
         place = self._store.last_change()
         with self._lock:
             if self._thread is None:
-                self._ring = Ring(place)
+                self._ring = Ring(place, most=self.ring_events)
                 self._start()
             return place
 
@@ -329,7 +330,7 @@ class Feed:
         """The store is another one than it was: everybody has to look at everything again."""
         place = self._store.last_change()
         with self._lock:
-            self._ring = Ring(place)
+            self._ring = Ring(place, most=self.ring_events)
             for one in self._subscriptions:
                 one.ended = one.ended or _LOST
         self._wake()

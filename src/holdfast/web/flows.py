@@ -20,6 +20,7 @@ from holdfast.views import FlowView
 from holdfast.views.deploy import DeployPlan, doomed
 from holdfast.web.idempotency import once
 from holdfast.web.jobs import Time
+from holdfast.web.parameters import json_as
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Refused
 from holdfast.web.routes import Call, Reply, Route
@@ -135,9 +136,9 @@ def _plan(call: Call) -> Reply:
     flow, store = _flow(call), call.engine.store
     wanted = JobFilter(flow=flow.name, states=tuple(UNFINISHED_STATES))
     found = store.list_jobs(wanted, limit=PLANNED + 1)
-    jobs = found[:PLANNED]
+    jobs = found.jobs[:PLANNED]
     would = list(doomed(store, call.engine.flows, jobs))
-    body = DeployPlan(flow=flow.name, looked_at=len(jobs), more=len(found) > PLANNED, would_quarantine=would)
+    body = DeployPlan(flow=flow.name, looked_at=len(jobs), more=found.more is not None, would_quarantine=would)
     return Reply(body=body)
 
 
@@ -146,7 +147,7 @@ def _submit(call: Call) -> Reply:
     if flow.name.startswith(RESERVED):
         raise Refused(403, "reserved-flow", f"jobs of {flow.name} are not submitted like this", hint="POST /v1/bulk")
     try:
-        request = flow.request_codec.decode(bytes(wish.request))
+        request = json_as(bytes(wish.request), flow.request_codec.decode, WRITING_ERRORS)
     except WRITING_ERRORS as error:
         raise invalid_request(flow, error) from None
     client = call.client()

@@ -14,7 +14,7 @@ from holdfast.bulk import Action, Bulk, BulkPreview
 from holdfast.client import checked_metadata, given
 from holdfast.core.records import QueueEvent
 from holdfast.core.states import JobState
-from holdfast.errors import QueueNotFoundError
+from holdfast.errors import BadInput, ChangesLostError, QueueNotFoundError
 from holdfast.store.commands import Submitted
 from holdfast.store.listing import JobFilter
 from holdfast.store.submit import QUEUE_LIMIT
@@ -82,10 +82,14 @@ def _stats(call: Call) -> Reply:
 # --- what changes -------------------------------------------------------------------------------------------
 
 
+PLACE = r"^[0-9]{1,18}(\.[0-9A-Z]{0,26}\.[0-9]{1,18})?$"
+"""What a place in the order of changes looks like on one store or the other."""
+
+
 class ChangesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which changes."""
 
-    after: Annotated[str, Meta(max_length=100)] | None = None
+    after: Annotated[str, Meta(pattern=PLACE)] | None = None
     """The `number` of a change; without it, from the beginning."""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
@@ -102,7 +106,10 @@ def _changes(call: Call) -> Reply:
     query: ChangesQuery = call.query
     # The end first: what is committed while the page is read comes behind it, and is asked for again.
     end = call.views.last_change()
-    found = call.views.changes(query.after, query.limit)
+    try:
+        found = call.views.changes(query.after, query.limit)
+    except BadInput:  # it is a place of the other kind of store
+        raise ChangesLostError(query.after or "") from None
     last = found[-1].number if found else (query.after or end)
     more = last if len(found) == query.limit else None
     return Reply(body=ChangePage(changes=found, last=last), headers=link_headers(call, next=more))

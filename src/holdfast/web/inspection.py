@@ -13,17 +13,14 @@ import msgspec
 from holdfast import guard
 from holdfast.core.facts import Finding
 from holdfast.core.repair import RepairAction
-from holdfast.errors import HoldfastError, StateError
+from holdfast.errors import HoldfastError
 from holdfast.store.protocol import Store
+from holdfast.web.problems import Refused
 from holdfast.web.routes import Services
 
 log = logging.getLogger("holdfast.web")
 
 SHOWN = 1000
-
-
-class CheckRunningError(StateError):
-    """A check is under way already."""
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +66,11 @@ class Inspection:
             return msgspec.structs.replace(self._last, total=len(found), findings=list(found[:SHOWN]))
 
     def start(self, *, deep: bool) -> Findings:
-        """Begin a check; CheckRunningError if one is under way."""
+        """Begin a check; a problem if one is under way."""
         with self._lock:
             if self._last.state == "running":
-                raise CheckRunningError("a check is under way", hint="look again later: GET /v1/findings")
+                hint = "look again later: GET /v1/findings"
+                raise Refused(409, "check-running", "a check is under way already", hint=hint)
             self._last = msgspec.structs.replace(
                 self._last, state="running", deep=deep, started_at=self._store.now(), jobs_checked=0
             )

@@ -13,13 +13,14 @@ from holdfast.core.hash_chain import chain_faults
 from holdfast.core.progress import CurrentStep
 from holdfast.core.records import Child, ErrorRecord, ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
-from holdfast.errors import JobMovedOnError
+from holdfast.errors import BadInput, JobMovedOnError
 from holdfast.store.journal import result_of
 from holdfast.store.listing import JobFilter
 from holdfast.store.submit import PRIORITY_LIMIT
 from holdfast.views import PAGE_LIMIT, BoundedCount, JobPage, JobView
 from holdfast.web.conditions import LONGEST_WAIT, etag, expected_heads, link_headers, wait_preferred
 from holdfast.web.principal import Scope
+from holdfast.web.problems import Refused
 from holdfast.web.routes import Call, Reply, Route
 from holdfast.web.waiting import Waiting
 
@@ -105,17 +106,30 @@ class Force(Override, frozen=True, kw_only=True, forbid_unknown_fields=True):
     to: JobState
 
 
-class Reschedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Another start, priority or queue of a pending job; what is not given stays as it is."""
+_CHANGES = ("delay", "not_before", "priority", "queue")
 
+
+class _Rescheduled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     reason: Reason
     metadata: dict[str, Any] = {}
-    delay: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None
+    delay: Annotated[float, Meta(ge=0, le=315_360_000)] | msgspec.UnsetType = msgspec.UNSET
     """Start no earlier than in so many seconds; 0 is now."""
-    not_before: Time | None = None
-    priority: Annotated[int, Meta(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)] | None = None
-    queue: Annotated[str, Meta(max_length=100)] | None = None
+    not_before: Time | msgspec.UnsetType = msgspec.UNSET
+    priority: Annotated[int, Meta(ge=-PRIORITY_LIMIT, le=PRIORITY_LIMIT)] | msgspec.UnsetType = msgspec.UNSET
+    queue: Annotated[str, Meta(pattern="^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
     """Another queue; the empty text is the queue without a name."""
+
+
+Reschedule = Annotated[
+    _Rescheduled,
+    Meta(
+        title="Reschedule",
+        description="Another start, priority or queue of a pending job; what is not given stays as it is.",
+        extra_json_schema={"anyOf": [{"required": [each]} for each in _CHANGES]},
+    ),
+]
 
 
 # --- what is answered --------------------------------------------------------------------------------------
@@ -251,7 +265,10 @@ def _step_data(step: StepRecord) -> StepData:
 
 def _list(call: Call) -> Reply:
     query: JobListQuery = call.query
-    page = call.views.jobs(query.filter, query.after, query.limit)
+    try:
+        page = call.views.jobs(query.filter, query.after, query.limit)
+    except BadInput as error:
+        raise Refused(400, "invalid-cursor", str(error), hint=error.hint) from None
     return Reply(body=page, headers=link_headers(call, next=page.next, prev=page.previous))
 
 
@@ -395,16 +412,14 @@ def _force(call: Call) -> Reply:
 
 
 def _reschedule(call: Call) -> Reply:
-    wish: Reschedule = call.body
+    wish: _Rescheduled = call.body
+    changes = {name: value for name in _CHANGES if (value := getattr(wish, name)) is not msgspec.UNSET}
     state = call.client().reschedule(
         call.path["job_id"],
         reason=wish.reason,
-        delay=wish.delay,
-        not_before=wish.not_before,
-        priority=wish.priority,
-        queue=wish.queue,
         expected_head=_expected(call),
         metadata=wish.metadata,
+        **changes,
     )
     return _steered(call, state)
 

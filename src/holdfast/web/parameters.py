@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -12,6 +12,8 @@ from msgspec import inspect
 
 from holdfast.core.values import checked_job_id, checked_name
 from holdfast.web.problems import Refused
+
+T = TypeVar("T")
 
 MOST_FIELDS = 100
 UNNAMED_QUEUE = "-"
@@ -96,6 +98,30 @@ def _field(info: inspect.Type) -> Field:
         is_list=any(isinstance(each, inspect.CollectionType | inspect.VarTupleType) for each in members),
         is_text=any(isinstance(each, inspect.StrType) for each in members),
     )
+
+
+# --- bodies ----------------------------------------------------------------------------------------------
+
+EXACT = 1 << 53
+"""Whole numbers up to here are the same as floats."""
+
+
+def json_as(body: bytes, decode: Callable[[bytes], T], refusal: type[Exception] | tuple[type[Exception], ...]) -> T:
+    """The body as `decode` takes it. 50.0 is a whole number to JSON, and to a schema: it is taken for one, too."""
+    try:
+        return decode(body)
+    except refusal:
+        return decode(msgspec.json.encode(_with_whole_numbers(msgspec.json.decode(body))))
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= EXACT else value
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(each) for each in value]
+    return value
 
 
 # --- content negotiation ---------------------------------------------------------------------------------

@@ -44,6 +44,34 @@ STATUSES: Mapping[type[HoldfastError], int] = {
 }
 """The status of a class is that of its nearest ancestor here."""
 
+REFUSALS: Mapping[str, tuple[int, str]] = {
+    "unauthenticated": (401, "Nobody is known by this request."),
+    "forbidden": (403, "The scope of whoever asks does not cover this."),
+    "reserved-flow": (403, "Jobs of this flow are submitted by a route of their own."),
+    "no-such-path": (404, "There is nothing at this path."),
+    "method-not-allowed": (405, "Not by this method; `Allow` has those that are."),
+    "not-acceptable": (406, "The answer is of another media type than `Accept` takes."),
+    "unknown-parameter": (400, "The query or form has a parameter that is not known."),
+    "invalid-parameter": (400, "A parameter of the query or form has no such value, or is given twice."),
+    "unexpected-body": (400, "This takes no body."),
+    "malformed-body": (400, "The body is not JSON."),
+    "invalid-body": (422, "The body is JSON, and not what is taken here."),
+    "body-too-large": (413, "The body is over the limit."),
+    "unsupported-media-type": (415, "The body is of another media type than is taken."),
+    "invalid-cursor": (400, "The cursor was not given out with a page."),
+    "precondition-required": (428, "This needs an `If-Match`."),
+    "invalid-if-match": (400, "`If-Match` is no list of entity tags."),
+    "plan-changed": (412, "The plan is not the one that was looked at."),
+    "invalid-idempotency-key": (400, "The `Idempotency-Key` is empty, too long or not printable."),
+    "idempotency-key-reused": (422, "The `Idempotency-Key` was sent with another request."),
+    "idempotency-key-in-progress": (409, "A request with this `Idempotency-Key` is under way."),
+    "check-running": (409, "A check is under way already."),
+    "no-metrics": (501, "prometheus-client is not installed."),
+    "overloaded": (503, "Too many requests at once."),
+    "internal": (500, "A fault of Holdfast's own; the server's log has it."),
+}
+"""Code → status and meaning of every problem that is none of the engine's errors."""
+
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 

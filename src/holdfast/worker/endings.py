@@ -78,14 +78,14 @@ def _outcome_of_value(value: Any, run: LiveRun) -> Outcome:
     return outcome_of_return(value, None if run.ending is not None else run.response)
 
 
-class Refusal(NamedTuple):
+class UnreadableRun(NamedTuple):
     """Why a job cannot go on here."""
 
     code: EndCode
     problem: str
 
 
-def refusal_of(run: LiveRun) -> Refusal | None:
+def refusal_of(run: LiveRun) -> UnreadableRun | None:
     """Read request and response, once; returns why that cannot be done."""
     if run.loaded:
         return None
@@ -99,8 +99,8 @@ def refusal_of(run: LiveRun) -> Refusal | None:
         if run.request_loaded and run.saved_response is None:
             # The definition is what it was; its function does not work for this request.
             problem = f"the flow's first response cannot be made: {describe(tamed)}"
-            return Refusal(EndCode.UNRECOVERABLE, problem)
-        return Refusal(EndCode.DEFINITION_CHANGED, f"its request or response does not decode: {describe(tamed)}")
+            return UnreadableRun(EndCode.UNRECOVERABLE, problem)
+        return UnreadableRun(EndCode.DEFINITION_CHANGED, f"its request or response does not decode: {describe(tamed)}")
     return None
 
 

@@ -61,9 +61,9 @@ from holdfast.worker.endings import (
     Gone,
     Next,
     Perform,
-    Refusal,
     Send,
     Sleep,
+    UnreadableRun,
     checked_response,
     committed,
     ended,
@@ -288,7 +288,7 @@ class Executor:
 
     # --- inside ---
 
-    def _refuse(self, run: LiveRun, refusal: Refusal) -> Next:
+    def _refuse(self, run: LiveRun, refusal: UnreadableRun) -> Next:
         run.inside = False
         return Send(refused(run.claim, refusal.code, refusal.problem, run.traceback))
 

@@ -16,8 +16,8 @@ from holdfast.worker.endings import Gone, Next, Perform, Send, Sleep
 from holdfast.worker.event_loop import BEAT, AsyncSteps
 from holdfast.worker.executor import Executor
 from holdfast.worker.group_writer import Written
+from holdfast.worker.leases import WorkerSettings
 from holdfast.worker.run import LiveRun
-from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.telemetry import Telemetry
 from holdfast.worker.threads import STARVED_PAUSE, StepPool, Timers
 

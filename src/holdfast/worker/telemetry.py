@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.states import Disposition, ExecutionStatus, JobState
 from holdfast.core.step import Abort, EndCode, Unrecoverable
-from holdfast.store.commands import Change, Claim, End, Finish, Journaled
+from holdfast.store.commands import Claim, End, Finish, FlowChange, Journaled
 from holdfast.worker.run import LiveRun, traceback_of, without_engine
 
 BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 1800.0)
@@ -64,7 +64,7 @@ class Telemetry:
         with self._lock:
             yield
 
-    def observe(self, changes: Sequence[Change]) -> None:
+    def observe(self, changes: Sequence[FlowChange]) -> None:
         """Changes of state that are durable, made by this worker or by anybody else in its process."""
         with self._lock:
             for flow, entry in changes:
@@ -213,9 +213,9 @@ class JobLog:
         if log.isEnabledFor(level):
             self._say(level, _sentence(write), _bound(run, outcome=write.code.value, seconds=_seconds(run)))
 
-    def observe(self, changes: Sequence[Change]) -> None:
+    def observe(self, changes: Sequence[FlowChange]) -> None:
         """Jobs that ended here, but not by a step of theirs: a crash loop, a stall, the end of a predecessor."""
-        last: dict[str, tuple[Change, str]] = {}
+        last: dict[str, tuple[FlowChange, str]] = {}
         for change in changes:
             entry = change.entry
             if entry.exec_to != ExecutionStatus.ABORTED or self._worker_id not in entry.actor:
@@ -264,7 +264,7 @@ def _bound(run: LiveRun, **more: Any) -> dict[str, Any]:
     }
 
 
-def _is_end(change: Change) -> bool:
+def _is_end(change: FlowChange) -> bool:
     return change.entry.job_to in (JobState.FAILED, JobState.QUARANTINED)
 
 

@@ -19,10 +19,9 @@ from holdfast.store.protocol import Listener, Store
 from holdfast.worker.endings import given_back_unbegun
 from holdfast.worker.executor import Executor
 from holdfast.worker.group_writer import GroupWriter
-from holdfast.worker.leases import LeaseKeeper, Recovery
+from holdfast.worker.leases import LeaseKeeper, Recovery, WorkerSettings
 from holdfast.worker.live_runs import LiveRuns
 from holdfast.worker.run import LiveRun
-from holdfast.worker.settings import WorkerSettings
 from holdfast.worker.telemetry import JobLog, Telemetry, Vitals, problems
 from holdfast.worker.threads import FIRST_PAUSE, LONGEST_PAUSE, Duty
 

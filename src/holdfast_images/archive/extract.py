@@ -1,16 +1,24 @@
-"""Layers, one upon the other: whiteouts, opaque directories, and what a layer may do to the ones below it."""
+"""From an archive to a tree: each entry is read, judged and written, by the one parser and the one judge.
+
+Run as a program, by `sandbox`, it is the process that reads an archive: it shuts itself in before the first byte,
+works, and tells its parent in lines. Standard output is a pipe to the parent, one JSON object a line.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
-from collections.abc import Iterable
+import select
+import signal
+import time
 from contextlib import closing
 from typing import NoReturn
 
 import msgspec
 
-from holdfast_images.archive import confinement
 from holdfast_images.archive.compression import Stream, open_stream
+from holdfast_images.archive.confinement import close_others, confine, die_with, limit_file_size
 from holdfast_images.archive.decoders import FileHash
 from holdfast_images.archive.entry import (
     ArchiveFinding,
@@ -23,164 +31,16 @@ from holdfast_images.archive.entry import (
     Reason,
     printable,
 )
-from holdfast_images.archive.entry_rules import CRITICAL
-from holdfast_images.archive.image_format import ImageArchive, Progress, Reading, open_image, verify_contents
+from holdfast_images.archive.image_format import ImageArchive, Progress, Reading, inspect, open_image, verify_contents
 from holdfast_images.archive.inspection import MergedLayers
-from holdfast_images.archive.parallel import SecondWriter, SharedTree
-from holdfast_images.archive.protocol import meaning
+from holdfast_images.archive.parallel import LayeredTree, SecondWriter, SharedTree, make_root, start_second_writer
+from holdfast_images.archive.protocol import DoneMessage, FailedMessage, Inspected, Job, Line, meaning, told
+from holdfast_images.archive.protocol import Progress as Told
 from holdfast_images.archive.reader import TarReader
-from holdfast_images.archive.rules import OPAQUE, WHITEOUT, Judge, Verdict
-from holdfast_images.archive.tree import OPEN_DIRECTORY, Attributes
+from holdfast_images.archive.rules import Judge, Verdict
+from holdfast_images.archive.tree import Attributes
 from holdfast_images.durable import Flusher
-from holdfast_images.errors import ImageRefused
-
-
-class LayeredTree(SharedTree):
-    """A tree that layers are applied to in their order.
-
-    Unlike in a plain tree, an entry may replace whatever a lower layer has put there, and a symbolic link of a lower
-    layer on the way to an entry is followed as by a process whose root is this tree: component by component, absolute
-    targets from the root, and never above it.
-    """
-
-    _follows = True
-
-    def __init__(
-        self, root: int, *, depth: int, keep_owner: bool, second: SecondWriter | None = None, below: bytes = b""
-    ) -> None:
-        super().__init__(root, depth=depth, keep_owner=keep_owner, second=second, below=below)
-        self._written: set[bytes] = set()
-        self._above: set[bytes] = set()
-
-    def begin_layer(self) -> None:
-        """What is there from now on belongs to the lower layers."""
-        if self._written:
-            # The first layer is mostly the largest. What later ones replace or hide is to be done in their order.
-            self.stop_sharing()
-        self._written.clear()
-        self._above.clear()
-
-    def add_file(
-        self,
-        path: bytes,
-        attributes: Attributes,
-        size: int,
-        content: Iterable[memoryview],
-        pieces: tuple[tuple[int, int], ...] | None = None,
-    ) -> None:
-        """As in a plain tree."""
-        super().add_file(path, attributes, size, content, pieces)
-        self._note(path, attributes.mode)
-
-    def add_directory(self, path: bytes, attributes: Attributes) -> None:
-        """As in a plain tree; the root itself may be told about too."""
-        if not path:
-            self._directories[b""] = attributes
-            return
-        super().add_directory(path, attributes)
-        self._note(path, attributes.mode)
-
-    def add_symlink(self, path: bytes, attributes: Attributes, target: bytes) -> None:
-        """As in a plain tree."""
-        super().add_symlink(path, attributes, target)
-        self._note(path, 0)
-
-    def add_hardlink(self, path: bytes, target: bytes) -> None:
-        """As in a plain tree; the file may be a lower layer's."""
-        super().add_hardlink(path, target)
-        parent, name = self._place(path)
-        self._note(path, os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-
-    def hide(self, path: bytes) -> None:
-        """Take away what lower layers have; the path is that of a whiteout, or of the mark of an opaque directory."""
-        directory, _, mark = path.rpartition(b"/")
-        found = self._walk(directory, make=False)
-        if found is None:
-            return
-        here, descriptor = found
-        if mark == OPAQUE:
-            self._remove_lower_content(descriptor, here)
-        else:
-            name = mark.removeprefix(WHITEOUT)
-            self._remove_lower(descriptor, name, here + b"/" + name if here else name)
-
-    # --- hiding ---------------------------------------------------------------------------------------------
-
-    def _remove_lower_content(self, descriptor: int, here: bytes) -> None:
-        for name in _names(descriptor):
-            self._remove_lower(descriptor, name, here + b"/" + name if here else name)
-
-    def _remove_lower(self, parent: int, name: bytes, real: bytes) -> None:
-        """Remove what lower layers have there; what this layer has written before its whiteout stays."""
-        if real not in self._written and real not in self._above:
-            self._remove(parent, name, real)
-            return
-        try:
-            descriptor = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
-        except (NotADirectoryError, FileNotFoundError):
-            return  # this layer's own, or what this layer itself has replaced by another name
-        try:
-            self._remove_lower_content(descriptor, real)
-        finally:
-            os.close(descriptor)
-
-    def _remove(self, parent: int, name: bytes, real: bytes) -> None:
-        """Remove it and everything below, by descriptors: a symbolic link is removed, never followed."""
-        try:
-            os.unlink(name, dir_fd=parent)
-        except FileNotFoundError:
-            return
-        except IsADirectoryError:
-            descriptor = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
-            try:
-                for inner in _names(descriptor):
-                    self._remove(descriptor, inner, real + b"/" + inner)
-            finally:
-                os.close(descriptor)
-            self._forget(real)
-            os.rmdir(name, dir_fd=parent)
-        self._asked = None
-
-    # --- what a layered tree does differently ---------------------------------------------------------------
-
-    def _make_room(self, parent: int, name: bytes) -> None:
-        # _asked and _here stay right: what is replaced lies in that directory, not above it.
-        asked = self._asked
-        self._remove(parent, name, self._real(name))
-        self._asked = asked
-
-    def _reopen(self, path: bytes) -> int | None:
-        try:
-            return self._open_real(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None  # a later layer has removed or replaced it
-
-    def _note(self, path: bytes, mode: int) -> None:
-        """Remember the entry just written as this layer's own."""
-        here = self._here
-        real = self._real(path.rpartition(b"/")[2])
-        # The rules have judged the name in the layer; links of lower layers may have led it elsewhere.
-        if mode & 0o002 and real in CRITICAL:
-            raise ImageRefused(Reason.WORLD_WRITABLE_CRITICAL, f"everybody may write to {printable(real)}")
-        self._written.add(real)
-        while here not in self._above:
-            self._above.add(here)
-            if not here:
-                break
-            here = here.rpartition(b"/")[0]
-
-
-def _names(descriptor: int) -> list[bytes]:
-    return [os.fsencode(name) for name in os.listdir(descriptor)]
-
-
-def make_root(target: int, name: bytes) -> int:
-    """The directory the layers are applied to; it must not be there yet."""
-    os.mkdir(name, 0o755, dir_fd=target)
-    return os.open(name, OPEN_DIRECTORY, dir_fd=target)
-
-
-# --- From an archive to a tree: each entry is read, judged and written, by the one parser and the one judge ---
+from holdfast_images.errors import DeviceLost, ImageBusy, ImageError, ImageRefused, TryAgain
 
 ROOT = b"rootfs"
 """Where layers are applied; a plain tar brings its own."""
@@ -208,7 +68,7 @@ def extract(
     """
     image = open_image(archive, spool=spool, limits=limits, checksum=checksum)
     verify_contents(image, limits, Reading(limits, progress), all_layers=False)
-    confinement.limit_file_size(limits.file_bytes)
+    limit_file_size(limits.file_bytes)
     work = Extraction(policy, limits, keep_setuid=keep_setuid, progress=progress)
     work.warn(*image.findings)
     if image.form == "tar":
@@ -387,3 +247,136 @@ def _located(refused: ImageRefused, entry: Entry | None, layer: str) -> ImageRef
 
 def _warning(code: str, detail: str) -> ArchiveFinding:
     return ArchiveFinding(code=code, severity=ArchiveSeverity.WARNING, path="", offset=None, detail=detail)
+
+
+# --- The confined process -------------------------------------------------------------------------------
+
+PROGRESS_EVERY = 0.1
+LOCK_PATIENCE = 3.0
+"""A predecessor whose owner was killed dies within moments; whoever holds the lock longer is alive."""
+
+
+class Teller:
+    """Writes lines to the parent. Progress is dropped rather than waited for; the end is not."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._next = 0.0
+        os.set_blocking(descriptor, False)
+
+    def progress(self, done: int, total: int, entries: int) -> None:
+        """Tell it now and then."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + PROGRESS_EVERY
+        try:
+            # Shorter than PIPE_BUF: either all of it is written or nothing.
+            os.write(self._descriptor, _encode(Told(done, total, entries)))
+        except BlockingIOError:
+            pass
+
+    def end(self, line: Inspected | DoneMessage | FailedMessage) -> None:
+        """Tell how it ended."""
+        rest = memoryview(_encode(line))
+        while rest:
+            select.select([], [self._descriptor], [])
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:
+                continue
+
+
+def _encode(line: Line) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def main(argument: str) -> None:
+    """Do the job, and tell how it ended."""
+    # What is imported by now stays; it need not be looked through again and again.
+    gc.freeze()
+    gc.enable()
+    job = msgspec.json.decode(argument, type=Job)
+    die_with(job.parent)
+    if job.alarm is not None:
+        signal.setitimer(signal.ITIMER_REAL, job.alarm)
+    teller = Teller(1)
+    try:
+        end = _work(job, teller)
+    except ImageError as error:
+        end = told(error)
+    except MemoryError:
+        end = FailedMessage(error="ImageRefused", code=Reason.MEMORY_LIMIT, message="reading it takes too much memory")
+    except OSError as error:
+        end = FailedMessage(
+            error=TryAgain.__name__, message=f"the archive could not be read: {error.strerror or error}"
+        )
+    teller.end(end)
+
+
+def _work(job: Job, teller: Teller) -> Inspected | DoneMessage | FailedMessage:
+    close_others({job.archive, job.target, job.spool})
+    privileged = os.geteuid() == 0
+    second: SecondWriter | None = None
+
+    def prepare(target: int) -> None:
+        nonlocal second
+        _own(target)
+        if job.processes > 1:
+            second = start_second_writer(target, limits=job.limits, keep_owner=privileged)
+
+    target, measures = confine(
+        job.target,
+        writing=job.writing,
+        depth=job.limits.depth,
+        keep_capabilities_of_files=job.keep_setuid,
+        before_filter=prepare if job.writing else None,
+    )
+    # Again: some of the changes above clear it.
+    die_with(job.parent)
+    limit_file_size(max(job.limits.file_bytes, job.limits.image_bytes))
+    if job.writing:
+        extracted = extract(
+            job.archive,
+            target,
+            spool=job.spool,
+            policy=job.policy,
+            limits=job.limits,
+            keep_setuid=job.keep_setuid,
+            keep_owner=privileged,
+            second=second,
+            checksum=job.checksum,
+            progress=teller.progress,
+        )
+        return DoneMessage(msgspec.structs.replace(extracted, confinement=tuple(measures)))
+    report = inspect(
+        job.archive,
+        spool=job.spool,
+        policy=job.policy,
+        limits=job.limits,
+        keep_setuid=job.keep_setuid,
+        progress=teller.progress,
+    )
+    return Inspected(msgspec.structs.replace(report, confinement=tuple(measures)))
+
+
+def _own(target: int) -> None:
+    """Nobody else writes there as long as this process lives, and nobody has written there before."""
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ImageBusy(
+                    "another process extracts to the same directory", hint="wait for it, or end it, and try again"
+                ) from None
+            time.sleep(0.02)
+    # mkfs makes this one.
+    rest = set(os.listdir(target)) - {"lost+found"}
+    if rest:
+        raise DeviceLost(
+            f"the target is not empty: it has {min(rest)!r}",
+            hint="what an interrupted extraction has left is never completed: make the device anew",
+        )

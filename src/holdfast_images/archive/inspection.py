@@ -140,6 +140,10 @@ class MergedLayers(Seen):
             below = here + b"/" + part if here else part
             kind = self.kinds.get(below)
             if kind is None:
+                if b".." in left:
+                    # Of a link. Some readers end here, some make the directory, some go back without it.
+                    detail = f"a link leads there and back, and there is no {printable(below)}"
+                    raise ImageRefused(Reason.PARENT_NOT_DIRECTORY, detail)
                 if not make:
                     return None
                 self._put(below, EntryKind.DIRECTORY, 0o755)

@@ -262,8 +262,11 @@ class TarReader:
         name = effective_name(header, extension)
         self._entry = name
         kind = effective_kind(header, extension, name)
+        # Every number is read, also one that an extension overrules or that means nothing here: to some readers one
+        # that is none is a fault, or the end of the archive.
         mode, uid, gid = owner(header.owner, kind)
-        size = number(header.size) if extension.size is None else extension.size
+        size, seconds, device = number(header.size), number(header.mtime, negative=True), device_of(block)
+        size = size if extension.size is None else extension.size
         entry = Entry(
             name,
             kind,
@@ -272,14 +275,12 @@ class TarReader:
             gid if extension.gid is None else extension.gid,
             size,
             size,
-            number(header.mtime, negative=True) * _SECOND if extension.mtime_ns is None else extension.mtime_ns,
+            seconds * _SECOND if extension.mtime_ns is None else extension.mtime_ns,
             offset,
             effective_target(header, extension, kind),
             extension.xattrs,
             remarks=remarks(header, extension),
         )
-        # Read whatever it is: to some readers a number that is none is the end of the archive.
-        device = device_of(block)
         if kind in {EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE}:
             entry.device = device
         if size and kind is not EntryKind.FILE:
@@ -303,6 +304,8 @@ class TarReader:
     def _make_sparse(self, entry: Entry, header: Header, extension: pax.PaxExtension) -> None:
         if entry.kind is not EntryKind.FILE:
             raise sparse.bad(f"the entry is a {entry.kind.name.lower()}")
+        if header.kind == b"\0":
+            raise sparse.bad("its type is that of files before there were pax headers")  # libarchive ends there
         said = extension.sparse
         # Beside the size with its holes, some readers take the one that is stored for it. Large ones need it.
         needless = extension.size is not None and extension.size < IN_HEADER

@@ -182,7 +182,7 @@ class SandboxProcess:
 def start(job: Job) -> subprocess.Popen[bytes]:
     """The process itself, with nothing of ours but the descriptors of the job and a pipe for what it says."""
     return start_python(
-        "holdfast_images.archive.child",
+        "holdfast_images.archive.extract",
         msgspec.json.encode(job).decode(),
         descriptors=(job.archive, job.target, job.spool),
     )

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.tables import database_path, is_postgres
 from holdfast_images.catalog.devices import DeviceTables
+from holdfast_images.catalog.fleet import FleetTables
 from holdfast_images.catalog.tables import (
     CatalogOperations,
     CatalogSession,
     HostClaim,
     Image,
     ImageLock,
+    ImageRefusal,
     ImageStatus,
-    Refusal,
     Reservation,
     Row,
     RuleViolation,
@@ -175,6 +176,11 @@ class ImageTables(CatalogOperations):
     def list_images(self, download_status: str = "") -> list[Image]:
         """All images, or those of one status, oldest first."""
         return self._all(Image, "list_images", status=download_status)
+
+    def counts_here(self) -> dict[tuple[str, str], int]:
+        """How many rows this host has of each kind and state."""
+        with self._reading() as session:
+            return {(kind, state): count for kind, state, count in session.run("counts_here")}
 
     def delete_image(self, image_id: str, *, tx: Transaction | None = None) -> None:
         """Forget an image and what was unpacked of it. Raises CatalogConflict while snapshots of it are recorded."""
@@ -347,14 +353,14 @@ class ImageTables(CatalogOperations):
         self, s3_key: str, *, policy: str, etag: str | None = None, checksum: str | None = None
     ) -> ImageRefused | None:
         """The very error with which this content was refused under this policy before."""
-        found = self._one(Refusal, "refusal", s3_key=s3_key, policy=policy, etag=etag, checksum=checksum)
+        found = self._one(ImageRefusal, "refusal", s3_key=s3_key, policy=policy, etag=etag, checksum=checksum)
         if found is None:
             return None
         return ImageRefused(found.code, found.detail, entry=found.entry, offset=found.byte_offset, hint=found.hint)
 
-    def list_refusals(self) -> list[Refusal]:
+    def list_refusals(self) -> list[ImageRefusal]:
         """Every refusal that is remembered, newest first."""
-        return self._all(Refusal, "list_refusals")
+        return self._all(ImageRefusal, "list_refusals")
 
     def forget_refusal(self, image_id: str, *, policy: str, checksum: str, tx: Transaction | None = None) -> None:
         """This content of the image was taken after all."""
@@ -402,13 +408,13 @@ _TABLES: tuple[tuple[str, type[Row], str], ...] = (
     ("snapshots", Snapshot, "list_snapshots"),
     ("image_locks", ImageLock, "list_image_locks"),
     ("image_verifications", Verification, "list_verifications"),
-    ("image_refusals", Refusal, "list_refusals"),
+    ("image_refusals", ImageRefusal, "list_refusals"),
     ("image_updates", Verification, "list_updates"),
     ("device_reservations", Reservation, "list_reservations"),
 )
 
 
-class Catalog(ImageTables, DeviceTables, LockTables, HostTables):
+class Catalog(ImageTables, DeviceTables, LockTables, HostTables, FleetTables):
     """All operations. Writes take the engine's transaction as `tx`, or make one of their own.
 
     In a commit step always pass `tx`: on SQLite the engine has the database to itself until the step has ended.

@@ -459,3 +459,69 @@ SELECT * FROM image_verifications WHERE {here} ORDER BY image_id;
 -- Its file was read, and is what the row says.
 UPDATE images SET download_status = 'completed', updated_at = CURRENT_TIMESTAMP
 WHERE {here} AND image_id = :image_id AND checksum IS NOT NULL;
+
+-- name: page_of_images
+-- Of every host, newest first: a page goes on behind the last id of the one before.
+SELECT {host_shown} i.id, i.image_id, i.s3_key, i.checksum, i.size_bytes, i.download_status, i.activation_status,
+    i.created_at, i.updated_at, u.device_name,
+    (SELECT count(*) FROM snapshots AS s WHERE {same_host} AND s.image_id = i.image_id) AS snapshots,
+    (SELECT count(*) FROM snapshots AS s WHERE {same_host} AND s.image_id = i.image_id AND s.active = true) AS in_use
+FROM images AS i
+LEFT JOIN unpacked_images AS u USING ({host_column} image_id)
+WHERE i.id < :before AND {of_host}
+    AND (CAST(:status AS TEXT) = '' OR i.download_status = :status)
+    AND (
+        CAST(:pattern AS TEXT) = ''
+        OR lower(i.image_id) LIKE lower(CAST(:pattern AS TEXT)) ESCAPE '!'
+        OR lower(i.s3_key) LIKE lower(CAST(:pattern AS TEXT)) ESCAPE '!'
+    )
+ORDER BY i.id DESC LIMIT :most;
+
+-- name: copies_of_image
+-- Which hosts have it, and how far each is.
+SELECT {host_shown} i.id, i.image_id, i.s3_key, i.checksum, i.size_bytes, i.download_status, i.activation_status,
+    i.created_at, i.updated_at, u.device_name,
+    (SELECT count(*) FROM snapshots AS s WHERE {same_host} AND s.image_id = i.image_id) AS snapshots,
+    (SELECT count(*) FROM snapshots AS s WHERE {same_host} AND s.image_id = i.image_id AND s.active = true) AS in_use
+FROM images AS i
+LEFT JOIN unpacked_images AS u USING ({host_column} image_id)
+WHERE i.image_id = :image_id ORDER BY i.id LIMIT :most;
+
+-- name: page_of_snapshots
+-- Of every host, newest first.
+SELECT {host_shown} i.id, i.image_id, i.snapshot_id, i.snapshot_name, i.active, i.created_at, i.deactivated_at
+FROM snapshots AS i
+WHERE i.id < :before AND {of_host} AND (i.active = true OR CAST(:active AS INTEGER) = 0)
+    AND (CAST(:image_id AS TEXT) = '' OR i.image_id = :image_id)
+ORDER BY i.id DESC LIMIT :most;
+
+-- name: hosts_of_snapshot
+-- Which hosts have one of this name.
+SELECT {host_shown} i.image_id FROM snapshots AS i WHERE i.snapshot_name = :snapshot_name ORDER BY i.id LIMIT :most;
+
+-- name: locks_of_all
+-- Of every host, oldest first.
+SELECT {host_shown} i.image_id, i.locked_at, i.locked_by, {now} - i.locked_at AS age
+FROM image_locks AS i ORDER BY i.locked_at, i.image_id LIMIT :most;
+
+-- name: counts_here
+-- What a host has, for its gauges.
+SELECT 'image', download_status, count(*) FROM images WHERE {here} GROUP BY download_status
+UNION ALL
+SELECT 'device', CASE WHEN layout_verified = true THEN 'verified' ELSE 'unverified' END, count(*)
+FROM unpacked_images WHERE {here} GROUP BY 2
+UNION ALL
+SELECT 'snapshot', CASE WHEN active = true THEN 'active' ELSE 'inactive' END, count(*)
+FROM snapshots WHERE {here} GROUP BY 2;
+
+-- name: counts_of_all
+-- Counted no further than `most`.
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM images LIMIT :most) AS counted),
+    (SELECT count(*) FROM (SELECT 1 FROM unpacked_images LIMIT :most) AS counted),
+    (SELECT count(*) FROM (SELECT 1 FROM snapshots WHERE active = true LIMIT :most) AS counted),
+    (SELECT count(*) FROM (SELECT 1 FROM image_refusals LIMIT :most) AS counted);
+
+-- name: list_hosts
+-- Every host that has used this store.
+SELECT host, machine, data_id, directory FROM catalog_hosts ORDER BY host LIMIT :most;

@@ -145,7 +145,7 @@ class Verification(Row, frozen=True, kw_only=True):
         return Fingerprint(self.size_bytes, self.inode, self.mtime_ns, self.ctime_ns)
 
 
-class Refusal(Row, frozen=True, kw_only=True):
+class ImageRefusal(Row, frozen=True, kw_only=True):
     """Why an image was refused: what is needed to say the same again."""
 
     s3_key: str

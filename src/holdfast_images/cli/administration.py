@@ -9,10 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import Command, ExitCode, Group
+from holdfast.cli.command import Command, CommandSettings, ExitCode, Group
 from holdfast.cli.maintenance import show_findings
 from holdfast.cli.output import note, print_fields, print_table, show
-from holdfast.cli.settings import CommandSettings
 from holdfast_images.administration import DEFAULT_NAME, STALE_AFTER, HeldLock, PoolReport
 from holdfast_images.cli.session import data_option, image_manager, opened
 from holdfast_images.errors import InvalidName

@@ -9,10 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import Command, ExitCode, Group
+from holdfast.cli.command import Command, CommandSettings, ExitCode, Group
 from holdfast.cli.maintenance import show_findings
 from holdfast.cli.output import note, print_fields, print_lines, print_table, show, step_of, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast_images.cli.progress import watching
 from holdfast_images.cli.session import data_option, opened
 from holdfast_images.errors import InvalidName, UnknownImage

@@ -66,14 +66,15 @@ CODES = {
 
 # Named here and not taken from the settings, which would have to be imported; a test compares the two.
 KEYS = (
-    "data backend host bucket endpoint region path_style anonymous allow_http connections policy keep_setuid limits "
-    "device_size read_origins download_timeout extract_timeout"
+    "data backend host bucket endpoint region path_style anonymous allow_http api_sources connections policy "
+    "keep_setuid limits device_size read_origins download_timeout extract_timeout"
 )
 
 EXTENSION = CommandExtension(
     about=ABOUT,
     entries=ENTRIES,
     default_app="holdfast_images.cli.session:image_app",
+    web="holdfast_images.cli.session:web_extension",
     keys=frozenset(KEYS.split()),
     codes=CODES,
 )

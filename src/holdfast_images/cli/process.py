@@ -9,9 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.command import Command, ExitCode, code_of
+from holdfast.cli.command import Command, CommandSettings, ExitCode, code_of
 from holdfast.cli.output import note, print_fields, print_table, show, time_of
-from holdfast.cli.settings import CommandSettings
 from holdfast_images.cli.session import begin, configure_log, data_option, image_manager
 from holdfast_images.errors import InvalidName
 from holdfast_images.flows.schemas import ProcessRequest

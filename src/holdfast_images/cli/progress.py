@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.cli.command import CommandSettings
 from holdfast.cli.output import cell
-from holdfast.cli.settings import CommandSettings
 from holdfast.cli.worker import StopSignals
 from holdfast_images.messages import OnProgress, StageProgress
 

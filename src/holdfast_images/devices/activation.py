@@ -355,9 +355,7 @@ class Content:
         """On a place of this process; nothing happens if it is there."""
         point = self._records.point_of(identity.name)
         if not any(mount.point == str(point) for mount in self._records.mounts_of(identity.name)):
-            make_private(self._records.home)
-            point.mkdir(mode=0o700, parents=True, exist_ok=True)
-            mount_device(node, point, options="noinit_itable")
+            self._mount(identity.name, node, point)
         if identity.state is State.MADE:
             try:
                 (point / LOST_AND_FOUND).rmdir()
@@ -365,21 +363,38 @@ class Content:
                 pass  # removed before, or the image has brought its own, with something in it
         return point
 
-    def finish(self, identity: Identity, node: str) -> tuple[str, Usage]:
-        """Everything in it is on disk, and it is unmounted; its digest, and how much it is."""
-        point = self.mount(identity, node)
+    def _mount(self, name: str, node: str, point: Path, *, read_only: bool = False) -> None:
+        make_private(self._records.home)
+        point.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            if identity.state is State.MADE:
+            mount_device(node, point, read_only=read_only, options="noinit_itable")
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            # Whoever has sealed it, and was killed or cut off before it was recorded, has it mounted read-only.
+            self._records.unmount(name)
+            mount_device(node, point, read_only=read_only, options="noinit_itable")
+
+    def finish(self, identity: Identity, node: str) -> tuple[str, Usage]:
+        """Everything in it is on disk, and it is mounted read-only; its digest, and how much it is.
+
+        Nobody writes to what is digested, nor after that: it is unmounted as it is.
+        """
+        point = self._records.point_of(identity.name)
+        if identity.state is State.MADE:
+            self.mount(identity, node)
+            try:
                 # e2fsck wants one; the image was given a root without it.
                 (point / LOST_AND_FOUND).mkdir(mode=0o700, exist_ok=True)
-            with _opened(point.parent) as parent:
-                answer = manifest_of(parent, point.name)
-            sync_file_system(point)
-        finally:
-            self._records.unmount(identity.name)
-        # Unmounting writes, too; and the pool keeps what it was given in memory until it is told to flush.
-        sync_block_device(node)
-        return answer
+                sync_file_system(point)
+            finally:
+                self._records.unmount(identity.name)
+            self._records.refuse_mounted(identity.name)
+            # Unmounting writes, too; and the pool keeps what it was given in memory until it is told to flush.
+            sync_block_device(node)
+        self._mount(identity.name, node, point, read_only=True)
+        with _opened(point.parent) as parent:
+            return manifest_of(parent, point.name)
 
     def digest(self, identity: Identity) -> str:
         """Of every byte in it. Raises NotAsSealed if its file system is too damaged to be read."""

@@ -181,20 +181,27 @@ class DeviceMapperDevices:
             make_ext4(node, identity.uuid, size=identity.size, files=files)
             sync_block_device(node)
 
-    def seal(self, device: Device) -> Usage:
-        """Digested, synced, unmounted, flushed, deactivated, and recorded as sealed."""
+    def seal(self, device: Device, *, stays_mounted: bool = False) -> Usage:
+        """Synced, unmounted, flushed, mounted read-only, digested, and recorded as sealed."""
         self.unmount(device)
         identity = self._expect(device)
         with self.records.locked(device.name) as directory:
             self.records.refuse_mounted(device.name)
             node = self.showing.show(identity)
-            with self._explaining(device.name):
-                digest, usage = self._content.finish(identity, node)
+            try:
+                with self._explaining(device.name):
+                    digest, usage = self._content.finish(identity, node)
+                changed = identity.state is State.SEALED and digest != identity.digest
+            except Exception:
+                self.records.unmount(device.name)
+                raise
             crash_point("seal.synced")
             superblock = read_superblock(node)
-            if identity.state is State.SEALED and digest != identity.digest:
+            if changed or not stays_mounted:
+                self.records.unmount(device.name)
+                self.showing.hide(identity)
+            if changed:
                 raise not_as_sealed(identity.name)
-            self.showing.hide(identity)
             sealed = msgspec.structs.replace(
                 identity, state=State.SEALED, digest=digest, superblock=superblock.digest if superblock else None
             )

@@ -185,10 +185,16 @@ class DirectoryDevices:
             self._records.reveal(device.name)
             crash_point("create.renamed")
 
-    def seal(self, device: Device) -> Usage:
+    def seal(self, device: Device, *, stays_mounted: bool = False) -> Usage:
         """Synced, digested, and recorded as sealed."""
         self.unmount(device)
         self._expect(device)
+        usage = self._seal(device)
+        if stays_mounted:
+            self.mount(device)
+        return usage
+
+    def _seal(self, device: Device) -> Usage:
         with self._full_disk_told(), self._locked(device.name) as directory:
             identity = self._expect(device)
             digest, usage = manifest_of(directory, CONTENT)

@@ -157,8 +157,10 @@ class Devices(Protocol):
         """Undo every mount of it. Nothing happens if there is none. Crash: mounted or not."""
         ...
 
-    def seal(self, device: Device) -> Usage:
+    def seal(self, device: Device, *, stays_mounted: bool = False) -> Usage:
         """Everything written is on disk, the device unmounted, deactivated, and from now on whole.
+
+        `stays_mounted`: for reading, and active, until it is unmounted and deactivated.
 
         Raises DeviceBusy while a process works in it, DeviceLost if it is not there.
         Crash: not sealed, or sealed; what was written stays.

@@ -27,7 +27,7 @@ from holdfast_images.durable import sync_directory
 from holdfast_images.errors import CatalogConflict, ChecksumMismatch, ImageError, ImageRefused
 from holdfast_images.flows import steps as retries
 from holdfast_images.flows.context import FlowContext, device_of
-from holdfast_images.flows.existing import (
+from holdfast_images.flows.lookup import (
     Recorded,
     file_response,
     find_refusal,

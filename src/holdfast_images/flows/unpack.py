@@ -30,7 +30,7 @@ from holdfast_images.errors import (
 from holdfast_images.flows import steps as retries
 from holdfast_images.flows.context import FlowContext, device_of, recorded_device, uuid_of
 from holdfast_images.flows.download import discard_update, refuse_update
-from holdfast_images.flows.existing import device_response, is_content_of, look_for_device
+from holdfast_images.flows.lookup import device_response, is_content_of, look_for_device
 from holdfast_images.flows.schemas import UnpackRequest, UnpackResponse
 from holdfast_images.flows.steps import (
     TIME_TO_TELL,
@@ -123,7 +123,7 @@ def _is_directory(path: Path) -> bool:
 # | create-device | a reserved id, no device or a half-made one | removes it and makes it anew |
 # | extract-layers | a device with a part of the files | removes it and goes back to create-device |
 # | verify-layout | a whole device, sealed or not | looks at it again |
-# | update-db | a sealed device, and the row or no row | writes the row, once |
+# | update-db | a sealed device, mounted or not, and the row or no row | deactivates it, and writes the row, once |
 #
 # A device of new content is made beside the one in use, under an id of its own; update-db puts it in its place.
 
@@ -387,7 +387,7 @@ def _refuse_changed_file(ctx: FlowContext, run: UnpackRun) -> None:
 
 
 def verify_layout(ctx: FlowContext, run: UnpackRun) -> UnpackResponse:
-    """The device holds a root file system that nobody else may write to; then it is sealed."""
+    """The device holds a root file system that nobody else may write to; then it is sealed, and stays mounted."""
     device, response = _device(run), run.response
     content = _mounted(ctx, run, device)
     with _remembering_refusals(ctx, run):
@@ -397,12 +397,12 @@ def verify_layout(ctx: FlowContext, run: UnpackRun) -> UnpackResponse:
     response.warnings = most_telling((*lacking, *response.warnings))
     # Sealing syncs and reads through the whole device: too slow for the transaction of update-db.
     with run.effect("seal"):
-        ctx.devices.seal(device)
+        ctx.devices.seal(device, stays_mounted=True)
     return response
 
 
 def update_db(ctx: FlowContext, run: UnpackRun, tx: Transaction) -> UnpackResponse:
-    """Record the sealed device and let go of the image.
+    """Unmount and deactivate the sealed device, record it and let go of the image.
 
     New content takes the place of the old here: file, row and device in one transaction, or none of them.
     """
@@ -411,6 +411,7 @@ def update_db(ctx: FlowContext, run: UnpackRun, tx: Transaction) -> UnpackRespon
         ctx.devices.verify(_device(run))
     except DeviceLost as error:
         raise going_back(run, "create-device", error) from error
+    _put_away(ctx, run)
     staged = ctx.catalog.get_update(request.image_id)
     if staged is not None and staged.checksum == request.checksum:
         path = ctx.file_of(request.image_id, request.checksum)
@@ -432,6 +433,17 @@ def update_db(ctx: FlowContext, run: UnpackRun, tx: Transaction) -> UnpackRespon
     ctx.catalog.release_image_lock(request.image_id, owner_of(run), tx=tx)
     response.unpacked = True
     return response
+
+
+def _put_away(ctx: FlowContext, run: UnpackRun) -> None:
+    """Quick, because the transaction waits for it: it was mounted read-only, so that nothing is to be written."""
+    device = _device(run)
+    try:
+        ctx.devices.unmount(device)
+        ctx.devices.deactivate(device)
+    except (ImageError, OSError) as error:
+        # Whoever looks into it cannot change it, and who takes a snapshot of it deactivates it first.
+        run.log.warning("%s stays active: %s", device.name, error)
 
 
 def remove_unrecorded(ctx: FlowContext, run: UnpackRun) -> None:

@@ -10,12 +10,12 @@ import tomllib
 import click
 import pytest
 
+from holdfast.cli.reference import commands_of
 from holdfast_images.cli.main import EXTENSION
-from holdfast_images.cli.reference import image_commands
 from tests.acceptance.driving import SOURCES
 from tests.acceptance.images.driving import ImageHoldfast
 
-COMMANDS = dict(image_commands())
+COMMANDS = dict(commands_of(EXTENSION))
 HEAVY = {"asyncio", "concurrent.futures", "holdfast_images.manager", "msgspec", "rich", "shutil", "sqlite3", "tomllib"}
 NEVER = {
     "asyncio",
@@ -114,7 +114,7 @@ def test_a_rerun_imports_only_what_it_needs(processed: ImageHoldfast) -> None:
 
     engine = {name for name in found if name.startswith("holdfast.") and not name.startswith("holdfast.cli")}
 
-    assert "holdfast_images.flows.existing" in found
+    assert "holdfast_images.flows.lookup" in found
     assert found & NEVER == set()
     assert engine == LIGHT
     assert len(found) <= MOST_MODULES["re-run"]

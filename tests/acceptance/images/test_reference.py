@@ -12,14 +12,13 @@ import pytest
 
 import holdfast_images
 from holdfast.cli.command import code_of
-from holdfast.cli.reference import reference
+from holdfast.cli.reference import commands_of, reference
 from holdfast_images import errors
 from holdfast_images.administration import PoolReport
 from holdfast_images.archive.entry import ArchiveFinding, InspectionReport, Limits, Reason
-from holdfast_images.cli.main import CODES
-from holdfast_images.cli.reference import image_commands
+from holdfast_images.cli.main import CODES, EXTENSION
 from holdfast_images.devices.protocol import PoolHealth
-from holdfast_images.maintenance.gc import Action, Leftover
+from holdfast_images.gc import Action, Leftover
 from holdfast_images.messages import Processed, Stage
 from holdfast_images.settings import Settings, variables_of_settings
 
@@ -46,11 +45,11 @@ def first_column(text: str) -> list[str]:
 
 
 def test_the_commands_are_documented_as_they_are() -> None:
-    mark = "<!-- generated: python -m holdfast_images.cli.reference -->\n\n"
+    mark = "<!-- generated: python -m holdfast.cli.reference holdfast_images.cli.main:EXTENSION -->\n\n"
     _, found, generated = page("image-commands.md").partition(mark)
 
     assert found
-    assert generated.strip() == reference(image_commands()).strip()
+    assert generated.strip() == reference(commands_of(EXTENSION)).strip()
 
 
 def test_the_reference_is_printed_on_request(
@@ -58,10 +57,11 @@ def test_the_reference_is_printed_on_request(
 ) -> None:
     import runpy
 
-    monkeypatch.delitem(sys.modules, "holdfast_images.cli.reference")
-    runpy.run_module("holdfast_images.cli.reference", run_name="__main__")
+    monkeypatch.delitem(sys.modules, "holdfast.cli.reference")
+    monkeypatch.setattr(sys, "argv", ["reference", "holdfast_images.cli.main:EXTENSION"])
+    runpy.run_module("holdfast.cli.reference", run_name="__main__")
 
-    assert capsys.readouterr().out.strip() == reference(image_commands()).strip()
+    assert capsys.readouterr().out.strip() == reference(commands_of(EXTENSION)).strip()
 
 
 def test_every_field_of_process_image_has_its_line() -> None:
@@ -147,7 +147,7 @@ def test_the_tree_of_errors_is_the_one_of_the_module() -> None:
 
 
 def test_every_finding_has_its_line() -> None:
-    text = (SOURCE / "maintenance" / "verify.py").read_text(encoding="utf-8")
+    text = (SOURCE / "administration.py").read_text(encoding="utf-8")
     codes = set(re.findall(r'(?:error|warning|told)\(\s*"([a-z-]+)"', text))
 
     assert set(first_column(section("image-findings.md", "Findings"))) == {*codes, "left-over-…"}

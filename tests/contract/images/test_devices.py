@@ -220,6 +220,27 @@ def test_what_is_mounted_is_not_deleted_or_deactivated(devices: Devices) -> None
     assert devices.health(ORIGIN) is Health.ABSENT
 
 
+def test_a_sealed_device_may_stay_mounted_until_it_is_put_away(devices: Devices) -> None:
+    devices.create(ORIGIN)
+    fill(devices.mount(ORIGIN))
+    usage = devices.seal(ORIGIN, stays_mounted=True)
+    there = tree(devices.mount(ORIGIN))
+    devices.verify(ORIGIN)
+    with pytest.raises(DeviceBusy):
+        devices.deactivate(ORIGIN)
+    if devices.backend == "devicemapper":
+        with pytest.raises(OSError, match="Read-only"):
+            (devices.mount(ORIGIN) / "late").touch()
+    again = devices.seal(ORIGIN, stays_mounted=True)
+    devices.unmount(ORIGIN)
+    devices.deactivate(ORIGIN)
+    devices.verify(ORIGIN, deep=True)
+    devices.snapshot(ORIGIN, SNAPSHOT)
+
+    assert usage == again
+    assert tree(devices.mount(SNAPSHOT)) == there
+
+
 def test_what_is_open_is_not_deleted_or_deactivated(devices: Devices) -> None:
     make_origin(devices)
     devices.snapshot(ORIGIN, SNAPSHOT)

@@ -177,7 +177,7 @@ def children_of(state: Path) -> list[str]:
                 opened = [os.readlink(each) for each in (entry / "fd").iterdir()]
             except OSError:
                 continue
-            if b"holdfast_images.archive.child" in words and any(each.startswith(str(state)) for each in opened):
+            if b"holdfast_images.archive.extract" in words and any(each.startswith(str(state)) for each in opened):
                 found.append(entry.name)
     return found
 

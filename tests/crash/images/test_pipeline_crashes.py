@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Engine, Flow, JobState
-from holdfast.testing import CrashExplorer, Scenario, VirtualClock, run_until_idle
-from holdfast.testing.explorer import NOON
+from holdfast.testing import NOON, CrashExplorer, Scenario, VirtualClock, run_until_idle
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.flows.context import FlowContext, uuids_of
 from holdfast_images.flows.process import all_flows

@@ -50,7 +50,7 @@ def many(count: int) -> bytes:
 
 def living_children() -> list[int]:
     """Those that read archives: other tests of this process may have servers running."""
-    children = [pid for pid in children_of(os.getpid()) if b"archive.child" in command_of(pid)]
+    children = [pid for pid in children_of(os.getpid()) if b"archive.extract" in command_of(pid)]
     return [pid for pid in children if is_alive(pid)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast_images.archive.entry import Limits, Policy
-from holdfast_images.archive.extract import LayeredTree
+from holdfast_images.archive.parallel import LayeredTree
 from holdfast_images.archive.tree import Attributes
 from holdfast_images.errors import ImageRefused
 from tests.hostile.corpus import ATTACKS, Attack

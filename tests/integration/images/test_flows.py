@@ -19,7 +19,7 @@ from holdfast_images.catalog.catalog import Catalog
 from holdfast_images.catalog.tables import DownloadStatus, Image, UnpackedImage
 from holdfast_images.devices.directory import DirectoryDevices
 from holdfast_images.devices.protocol import Device
-from holdfast_images.errors import ImageRefused
+from holdfast_images.errors import DeviceBusy, ImageRefused
 from holdfast_images.flows.context import FlowContext, Timeouts
 from holdfast_images.flows.process import QUEUE_LIMITS, all_flows
 from holdfast_images.flows.schemas import ActivateRequest, DeactivateRequest, RemoveRequest, key_of
@@ -205,6 +205,38 @@ def test_a_device_that_is_made_again_has_room_for_as_many_files(
     process()
 
     assert [device.files for device in made] == [8, 8]
+
+
+def test_a_device_is_put_away_when_it_is_recorded_and_not_before(
+    process: Process, ctx: FlowContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+    deactivate = DirectoryDevices.deactivate
+
+    def deactivate_and_note(devices: DirectoryDevices, device: Device) -> None:
+        deactivate(devices, device)
+        rows = ctx.catalog.list_unpacked_images()
+        asked.append(f"{device.name}, {len(rows)} recorded, locked {ctx.catalog.is_image_locked(IMAGE_ID)}")
+        raise DeviceBusy(f"{device.name} is open")  # an administrator looks into it
+
+    monkeypatch.setattr(DirectoryDevices, "deactivate", deactivate_and_note)
+    crash_points.set_hook(lambda name: asked.append(f"mounted {_is_held(ctx)}") if name == MOMENT else None)
+    try:
+        results = process()
+    finally:
+        crash_points.set_hook(None)
+
+    assert outcomes(results) == ["completed", "completed", "completed"]
+    assert asked == ["mounted True", f"{ctx.devices.found()[-1].name}, 0 recorded, locked True"]
+    assert "stays active" in caplog.text
+    assert not _is_held(ctx)
+
+
+MOMENT = "step.verify-layout.after"
+
+
+def _is_held(ctx: FlowContext) -> bool:
+    return any(each.busy for each in ctx.devices.found())
 
 
 def test_a_snapshot_that_was_deleted_behind_our_back_is_made_again(process: Process, ctx: FlowContext) -> None:

@@ -36,6 +36,7 @@ from holdfast_images.messages import ImageFailure, Processed, StageProgress
 from holdfast_images.settings import Backend
 from tests.acceptance.images.driving import HONEST, HOSTILE, Gate
 from tests.support.backends import Backend as Home
+from tests.support.backends import PostgresBackend
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0
@@ -316,14 +317,21 @@ def test_the_journal_of_an_image_is_read_and_followed(images: ImageManager, tmp_
     assert len(images.events()) > len(events)
 
 
-def test_looking_makes_no_database(tmp_path: Path) -> None:
-    with ImageManager.open(tmp_path / "state") as images:
+@both_stores
+def test_looking_makes_no_database(home: Home, settings: Settings) -> None:
+    with ImageManager.open(home.place, settings) as images:
         for look in (images.images, images.snapshots, images.events, images.verify, images.collect, images.host):
-            with pytest.raises(StoreError, match="there is no Holdfast database"):
+            with pytest.raises(StoreError, match=r"there is no Holdfast database|has no tables of images"):
                 look()
-        assert next(flow.name for flow in images.flows) == "process-image"
+        assert next(flow.name for flow in images.flows).startswith("process-image")
+        assert images.check() == []
+        assert images.repair() == []
 
-    assert not (tmp_path / "state").exists()
+    if isinstance(home, PostgresBackend):
+        assert home.query(f"SELECT to_regnamespace('{home.schema}')") == [(None,)]
+    else:
+        assert not Path(home.place).exists()
+    assert not Path(settings.data).exists()
 
 
 def test_a_list_needs_neither_a_pool_nor_root(tmp_path: Path, source: str) -> None:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from holdfast_images.archive.compression import open_stream
 from holdfast_images.archive.entry import Entry, EntryKind, Limits, Policy, Reason
-from holdfast_images.archive.extract import Extraction, LayeredTree
+from holdfast_images.archive.extract import Extraction
 from holdfast_images.archive.inspection import MergedLayers
+from holdfast_images.archive.parallel import LayeredTree
 from holdfast_images.archive.reader import TarReader
 from holdfast_images.archive.rules import Judge
 from holdfast_images.errors import ImageRefused
@@ -159,6 +160,15 @@ def test_a_link_is_judged_where_it_really_lies(target: Path) -> None:
     upper = [S(b"a/b/c/up/secret", b"../../../../etc/passwd")]
 
     assert codes(target, Policy.STRICT, lower, upper) == {Reason.SYMLINK_ESCAPES}
+
+
+@pytest.mark.parametrize("entry", [F(b"l/x"), F(b"l/.wh.x"), F(b"l/.wh..wh..opq"), H(b"h", b"l/x")])
+def test_no_link_leads_back_from_what_is_not_there(target: Path, entry: bytes) -> None:
+    lower = [D(b"etc"), F(b"etc/x"), S(b"l", b"gone/../etc")]
+
+    assert codes(target, Policy.STRICT, lower, [entry]) == {Reason.PARENT_NOT_DIRECTORY}
+    assert codes(target, Policy.DISTRO, lower, [entry]) == {Reason.PARENT_NOT_DIRECTORY}
+    assert codes(target, Policy.STRICT, [D(b"gone"), *lower], [entry]) == set()
 
 
 def test_a_link_that_a_later_layer_takes_away_is_no_harm(target: Path) -> None:

@@ -28,7 +28,7 @@ def children_of(pid: int) -> list[int]:
 
 def child_of_mine() -> int:
     """The one child of this process that reads an archive."""
-    (found,) = [each for each in children_of(os.getpid()) if b"archive.child" in command_of(each)]
+    (found,) = [each for each in children_of(os.getpid()) if b"archive.extract" in command_of(each)]
     return found
 
 

@@ -13,8 +13,8 @@ from holdfast.core.states import (
     STATE_OF_DISPOSITION,
     TERMINAL_JOB_STATES,
     Disposition,
+    ExecutionOutcome,
     ExecutionStatus,
-    ExecutionView,
     JobState,
     is_legal_job_transition,
     project,
@@ -24,12 +24,12 @@ from tests.support.facts import Life, lives
 S = ExecutionStatus
 
 
-def aborted(attempt: int, disposition: Disposition) -> ExecutionView:
-    return ExecutionView(attempt, S.ABORTED, disposition)
+def aborted(attempt: int, disposition: Disposition) -> ExecutionOutcome:
+    return ExecutionOutcome(attempt, S.ABORTED, disposition)
 
 
-def view(attempt: int, status: ExecutionStatus) -> ExecutionView:
-    return ExecutionView(attempt, status, Disposition.RETRY if status is S.ABORTED else None)
+def view(attempt: int, status: ExecutionStatus) -> ExecutionOutcome:
+    return ExecutionOutcome(attempt, status, Disposition.RETRY if status is S.ABORTED else None)
 
 
 histories = st.lists(st.sampled_from(S), max_size=8).map(
@@ -64,11 +64,11 @@ def test_the_latest_attempt_speaks_for_the_job_in_whatever_order_they_come() -> 
 
 def test_an_aborted_execution_without_disposition_is_an_error_and_not_a_guess() -> None:
     with pytest.raises(ValueError, match="attempt 3"):
-        project([ExecutionView(3, S.ABORTED)])
+        project([ExecutionOutcome(3, S.ABORTED)])
 
 
 @given(histories)
-def test_done_outweighs_everything_and_committed_all_but_done(executions: list[ExecutionView]) -> None:
+def test_done_outweighs_everything_and_committed_all_but_done(executions: list[ExecutionOutcome]) -> None:
     state = project(executions)
 
     statuses = {execution.status for execution in executions}
@@ -78,7 +78,7 @@ def test_done_outweighs_everything_and_committed_all_but_done(executions: list[E
 
 
 @given(histories, st.randoms(use_true_random=False))
-def test_the_order_of_rows_does_not_matter(executions: list[ExecutionView], chance: random.Random) -> None:
+def test_the_order_of_rows_does_not_matter(executions: list[ExecutionOutcome], chance: random.Random) -> None:
     shuffled = executions[:]
     chance.shuffle(shuffled)
 

@@ -323,18 +323,32 @@ SELECT max_running, limit_by, paused_at FROM queues WHERE name = :name FOR NO KE
 SELECT c.transaction::text, j.flow, j.queue, l.* FROM changes AS c
 JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq
 JOIN jobs AS j ON j.job_id = l.job_id
-WHERE (c.transaction, c.job_id, c.seq) > (split_part(:place, '.', 1)::xid8, split_part(:place, '.', 2), split_part(:place, '.', 3)::bigint)
+WHERE (c.transaction, c.job_id, c.seq) > (:place::text::xid8, :job_id, :seq::bigint)
     AND c.transaction < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY c.transaction, c.job_id, c.seq LIMIT :limit;
 
 -- name: last_change
--- The oldest transaction that is still open: what is below it can be read, and nothing will be added to that.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text;
+-- The end of what can be read: nothing will be committed before it any more.
+SELECT c.transaction::text, l.job_id, l.seq, l.hash FROM changes AS c
+JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq
+WHERE c.transaction < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY c.transaction DESC, c.job_id DESC, c.seq DESC LIMIT 1;
+
+-- name: change_at
+-- The entry of that place, if it is there.
+SELECT l.hash FROM changes AS c JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq
+WHERE c.transaction = :place::text::xid8 AND c.job_id = :job_id AND c.seq = :seq::bigint;
+
+-- name: change_ends
+-- The first and the last place.
+SELECT (SELECT transaction::text FROM changes ORDER BY transaction LIMIT 1),
+    (SELECT transaction::text FROM changes ORDER BY transaction DESC LIMIT 1);
 
 -- name: forget_changes
--- Those of the oldest that are about jobs that retention has removed.
+-- So many from there on, of jobs that retention has removed.
 DELETE FROM changes AS c USING (
-    SELECT o.transaction, o.job_id, o.seq FROM changes AS o ORDER BY o.transaction, o.job_id, o.seq LIMIT :limit
+    SELECT o.transaction, o.job_id, o.seq FROM changes AS o WHERE o.transaction >= :beginning::text::xid8
+    ORDER BY o.transaction, o.job_id, o.seq LIMIT :limit
 ) AS o
 WHERE c.transaction = o.transaction AND c.job_id = o.job_id AND c.seq = o.seq
     AND NOT EXISTS (SELECT 1 FROM journal AS l WHERE l.job_id = c.job_id AND l.seq = c.seq);

@@ -259,6 +259,10 @@ class PostgresSession(Session):
         heads = [*self._heads]
         return [*heads, *super().journal_heads(unexpected)] if unexpected else heads
 
+    def run_planned(self, sql: str, parameters: Mapping[str, Any]) -> ResultRows:
+        # What is prepared is planned once, for values of which there are as many as of others on average.
+        return self._psycopg.execute(to_pyformat(sql).encode(), parameters, prepare=False)
+
     def in_dialect(self, sql: str) -> str:
         return to_pyformat(sql)
 

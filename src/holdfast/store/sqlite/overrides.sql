@@ -223,21 +223,31 @@ WHERE j.seq = (SELECT max(l.seq) FROM journal AS l WHERE l.job_id = w.value);
 INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: changes_after
--- What was committed behind that number, in the order of commits.
+-- What was committed behind that place, in the order of commits.
 SELECT c.number, j.flow, j.queue, l.* FROM changes AS c
 CROSS JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq
 JOIN jobs AS j ON j.job_id = l.job_id
-WHERE c.number > :place ORDER BY c.number LIMIT :limit;
+WHERE (c.number, c.job_id, c.seq) > (:place, :job_id, :seq) ORDER BY c.number LIMIT :limit;
 
 -- name: last_change
 -- The end of the order.
-SELECT coalesce(max(number), 0) FROM changes;
+SELECT c.number, l.job_id, l.seq, l.hash FROM changes AS c
+CROSS JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq ORDER BY c.number DESC LIMIT 1;
+
+-- name: change_at
+-- The entry of that place, if it is there.
+SELECT l.hash FROM changes AS c JOIN journal AS l ON l.job_id = c.job_id AND l.seq = c.seq
+WHERE c.number = :place AND c.job_id = :job_id AND c.seq = :seq;
+
+-- name: change_ends
+-- The first and the last place.
+SELECT min(number), max(number) FROM changes;
 
 -- name: forget_changes
--- Those of the oldest that are about jobs that retention has removed; the last one stays, or its number would be given again.
+-- So many from there on, of jobs that retention has removed; the last one stays, or its number would be given again.
 DELETE FROM changes WHERE number IN (
     SELECT c.number FROM changes AS c
-    WHERE c.number < (SELECT max(m.number) FROM changes AS m) ORDER BY c.number LIMIT :limit
+    WHERE c.number >= :beginning AND c.number < (SELECT max(m.number) FROM changes AS m) ORDER BY c.number LIMIT :limit
 ) AND NOT EXISTS (SELECT 1 FROM journal AS l WHERE l.job_id = changes.job_id AND l.seq = changes.seq);
 
 -- name: journal_beyond

@@ -29,8 +29,7 @@ from holdfast.store.session import SQLITE_COMMENTS, Connection, ResultRows, Sess
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import database
 from holdfast.store.sqlite.connection import APPLICATION_ID, run_script, translate, translated_errors
-from holdfast.store.sqlite.database import Database, refuse_network
-from holdfast.store.sqlite.wakeup import FifoListener, FifoNotifier
+from holdfast.store.sqlite.database import Database, FifoListener, FifoNotifier, refuse_network
 
 MOST_ROWS = 64
 FEW_ROWS = 16

@@ -12,6 +12,18 @@ host,
 -- Of a new row.
 :host,
 
+-- spelling: host_shown
+-- Of a row that is shown among those of all hosts.
+i.host,
+
+-- spelling: same_host
+-- Does a snapshot belong to the host of the image?
+s.host = i.host
+
+-- spelling: of_host
+-- Of the host that was chosen, if one was.
+(CAST(:only AS TEXT) = '' OR i.host = :only)
+
 -- spelling: now
 -- Seconds since 1970.
 CAST(extract(epoch FROM now()) AS BIGINT)

@@ -12,6 +12,18 @@ true
 -- As above.
 
 
+-- spelling: host_shown
+-- Of a row that is shown among those of all hosts.
+'' AS host,
+
+-- spelling: same_host
+-- Does a snapshot belong to the host of the image?
+true
+
+-- spelling: of_host
+-- There is only one, whichever was chosen.
+CAST(:only AS TEXT) IS NOT NULL
+
 -- spelling: now
 -- Seconds since 1970.
 CAST(strftime('%s', 'now') AS INTEGER)

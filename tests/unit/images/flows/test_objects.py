@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast_images.flows.existing import Relation, is_derived, keys_of, relation_of
+from holdfast_images.flows.lookup import Relation, is_derived, keys_of, relation_of
 from holdfast_images.flows.schemas import DownloadRequest
 from holdfast_images.model import image_id_of
 from holdfast_images.source.location import FileObject, HttpObject, Location, S3Object, full_name

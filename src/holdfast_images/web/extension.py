@@ -1,0 +1,55 @@
+"""What images add to the API and to the page, for one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast import HoldfastError
+from holdfast.web import Extension, NavEntry
+from holdfast_images import errors
+from holdfast_images.settings import Settings
+from holdfast_images.web.access import ImageAccess
+from holdfast_images.web.images import ImageRoutes
+from holdfast_images.web.page import ImagePages
+from holdfast_images.web.upkeep import UpkeepRoutes
+
+STATUSES: Mapping[type[HoldfastError], int] = {
+    errors.ImageError: 500,
+    errors.InvalidName: 400,
+    errors.SourceRefused: 403,
+    errors.TooLarge: 422,
+    errors.TryAgain: 503,
+    errors.SourceUnavailable: 502,
+    errors.ImageBusy: 409,
+    errors.DeviceBusy: 409,
+    errors.Permanent: 422,
+    errors.ObjectNotFound: 404,
+    errors.AccessDenied: 502,
+    errors.SourceUntrusted: 502,
+    errors.NoSpace: 507,
+    errors.PoolUnusable: 503,
+    errors.ForeignData: 409,
+    errors.DeviceLost: 409,
+    errors.CatalogConflict: 409,
+    errors.CatalogUnusable: 503,
+    errors.UnknownImage: 404,
+    errors.ImageElsewhere: 409,
+    errors.NotInstalled: 503,
+}
+"""The status of a class is that of its nearest ancestor here."""
+
+
+def image_extension(place: str | Path, settings: Settings) -> Extension:
+    """The routes and views of the images at a place. Opens nothing; InvalidName if `api_sources` is wrong."""
+    access = ImageAccess(place, settings)
+    _ = access.prefixes
+    images, upkeep = ImageRoutes(access), UpkeepRoutes(access)
+    return Extension(
+        name="images",
+        routes=(*images.table(), *upkeep.table()),
+        pages=ImagePages(access, images, upkeep).table(),
+        nav=(NavEntry(title="Images", path="/images"),),
+        templates=("holdfast_images.web", "templates"),
+        statuses=STATUSES,
+    )
