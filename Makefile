@@ -23,9 +23,9 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-# program:package of Debian. The tests compare what they unpack with what these make of it; the compiler makes a clock
-# that can be set for the processes of a random history alone.
-TOOLS := tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential promtool:prometheus
+# program:package of Debian. The tests compare what they unpack with what these make of it, ask servers by curl, look at
+# the page in the browser and check alerts; the compiler makes a clock for the processes of a random history alone.
+TOOLS := curl:curl tar:tar bsdtar:libarchive-tools umoci:umoci skopeo:skopeo gzip:gzip xz:xz-utils zstd:zstd mkfs.ext4:e2fsprogs openssl:openssl cc:build-essential promtool:prometheus chromium:chromium
 
 tools: ## the programs that the tests need, installed by apt-get if they are missing
 	@missing=""; PATH="$$PATH:/usr/sbin:/sbin"; \
@@ -70,8 +70,6 @@ demo-engine: venv ## a flow that is killed and goes on
 demo-page: venv ## the page, with living jobs and images: prints the address to open, until Ctrl-C
 	@$(BIN)/python examples/page_demo.py
 
-# Beside which images are measured.
-bench: TOOLS += curl:curl
 bench: venv tools ## measure everything, beside its peers: some thirty minutes
 	$(BIN)/python benchmarks $(BENCH_ARGS)
 

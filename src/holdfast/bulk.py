@@ -1,24 +1,26 @@
 """One action on every job that a filter matches, as a durable job of its own: progress, cancel and resume as of any.
 
-What is acted on is what matched when it was submitted: a job that has changed since, be it by this very action before a
-crash, is passed over. So whoever goes on after a crash may begin anew, and acts on no job twice.
+What is acted on is what matched when it was submitted: a job that has changed since is passed over, and so is one in
+whose journal this very action has been. So whoever goes on after a crash may begin anew, and acts on no job twice.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Literal, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from holdfast.client import Client, given
 from holdfast.core.flow import Flow
 from holdfast.core.records import JobRecord, JournalEntry
+from holdfast.core.retry import exponential
 from holdfast.core.states import JobState
 from holdfast.core.step import Run, Transaction
-from holdfast.errors import BadInput, JobMovedOnError, JobNotFoundError, StateError
+from holdfast.errors import BadInput, JobMovedOnError, JobNotFoundError, RowUnreadable, StateError
 from holdfast.store.listing import JobFilter
+from holdfast.store.session import GIVEN
 from holdfast.views.records import BoundedCount
 from holdfast.views.views import Views
 
@@ -34,7 +36,12 @@ ACTED_ON: dict[str, tuple[JobState, ...]] = {
 PAGE = 200
 SAMPLES = 5
 REFUSALS_KEPT = 20
-FASTEST = 1000.0
+MARK = "bulk"
+"""Under which each entry of an action in a journal names the job that acts."""
+SLOWEST, FASTEST = 0.01, 1000.0
+"""Jobs per second; one that were slower would be taken for stalled."""
+PATIENCE = exponential(20)
+"""With a database that is busy or away for a while: minutes, and what was done is not done again."""
 LONGEST_NAP = 0.1
 
 
@@ -91,8 +98,8 @@ class Bulk:
         self._views = Views(client)
         self.flow: Flow[BulkRequest, BulkResponse] = client.flows.get(NAME) or (
             Flow(NAME, request=BulkRequest, response=BulkResponse, queue=NAME)
-            .start("count", self._count)
-            .to("apply", self._apply)
+            .start("count", self._count, retry=PATIENCE)
+            .to("apply", self._apply, retry=PATIENCE)
             .commit("report", _report)
         )
         client.register(self.flow)
@@ -122,8 +129,8 @@ class Bulk:
     ) -> str:
         """Act on all that matches now, in the background and not faster than that; the id of the job that does it."""
         _states_of(action)
-        if not 0 < per_second <= FASTEST:
-            raise BadInput(f"{per_second} jobs per second cannot be kept to", hint=f"more than 0, at most {FASTEST:g}")
+        if not SLOWEST <= per_second <= FASTEST:
+            raise BadInput(f"{per_second} jobs per second cannot be kept to", hint=f"from {SLOWEST:g} to {FASTEST:g}")
         request = BulkRequest(
             action=action,
             filter=wanted,
@@ -167,23 +174,23 @@ class Bulk:
 
     def _act(self, job: JobRecord, request: BulkRequest, own_id: str, response: BulkResponse) -> bool:
         """Was anything asked of the store, so that the pace is to be kept?"""
-        head: JournalEntry | None = next(iter(self._store.journal(job.job_id)[-1:]), None)
-        if head is None or (head.at > request.as_of and not _still_meant(job, request)):
+        journal = self._store.journal(job.job_id)
+        if not journal or _has_been(journal, own_id) or not _is_meant(journal, request):
             response.passed_over += 1
             return False
         try:
-            self._ask(job, request, own_id, head.hash)
+            self._ask(job, request, own_id, journal[-1].hash)
             response.done += 1
         except (JobMovedOnError, JobNotFoundError):
             response.passed_over += 1
-        except StateError as error:
+        except (StateError, RowUnreadable) as error:
             response.refused += 1
             if len(response.refusals) < REFUSALS_KEPT:
                 response.refusals = [*response.refusals, Refusal(job_id=job.job_id, message=str(error))]
         return True
 
     def _ask(self, job: JobRecord, request: BulkRequest, own_id: str, head: str) -> None:
-        reason, metadata = request.reason, {"bulk": own_id}
+        reason, metadata = request.reason, {MARK: own_id}
         if request.action == "cancel":
             # A running job moves on all the time, and is to be cancelled all the same.
             self._store.cancel(job.job_id, actor=request.actor, reason=reason, metadata=metadata)
@@ -220,9 +227,24 @@ def _report(_run: Run[BulkRequest, BulkResponse], _tx: Transaction) -> None:
     """What was done is in the response."""
 
 
-def _still_meant(job: JobRecord, request: BulkRequest) -> bool:
-    """Is it one to be cancelled that nobody has cancelled yet? That it goes on running is no reason to let it."""
-    return request.action == "cancel" and job.cancel_reason is None
+def _has_been(journal: Sequence[JournalEntry], own_id: str) -> bool:
+    """Is this action on record in the journal? That it is told by its time is not enough: clocks are set back."""
+    return any(own_id in entry.metadata and _given_with(entry).get(MARK) == own_id for entry in journal)
+
+
+def _given_with(entry: JournalEntry) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(entry.metadata, type=dict[str, Any]).get(GIVEN)
+    except msgspec.MsgspecError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_meant(journal: Sequence[JournalEntry], request: BulkRequest) -> bool:
+    """Has nothing happened to the job since, but that it went on running, if it is to be cancelled?"""
+    states = _states_of(request.action)
+    since = [entry for entry in journal if entry.at > request.as_of]
+    return not since or (request.action == "cancel" and all(entry.job_from in states for entry in since))
 
 
 def _states_of(action: str) -> tuple[JobState, ...]:

@@ -22,6 +22,7 @@ ImageError (HoldfastError)
     ├── NoSpace                   disk, inodes or pool
     ├── PoolUnusable              the pool of devices needs an operator
     ├── ForeignData               the data directory belongs to another state
+    ├── NotPermitted              files of the state or its data are another user's
     ├── ExtractionTimedOut
     ├── DeviceLost                what was recorded is not there any more
     │   ├── NotAsSealed             it is there, and something in it was changed
@@ -35,6 +36,7 @@ ImageError (HoldfastError)
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from holdfast import HoldfastError
@@ -170,6 +172,19 @@ class PoolUnusable(Permanent):
 
 class ForeignData(Permanent):
     """The data directory is marked as another state's; nothing in it was touched."""
+
+
+class NotPermitted(Permanent):
+    """A file of the state, or of its data, is one that this user may not read or write."""
+
+    @classmethod
+    def told(cls, error: PermissionError) -> NotPermitted:
+        """What the kernel has refused, and what to do about it."""
+        return cls(
+            f"{error.filename or 'a file of the state'}: {error.strerror or error}",
+            hint=f"Holdfast runs here as user {os.geteuid()}: run it as the owner of the state and its data, or give"
+            " them to this user",
+        )
 
 
 class ExtractionTimedOut(Permanent):

@@ -22,7 +22,7 @@ from holdfast_images.catalog.catalog import Catalog, database_path, is_postgres
 from holdfast_images.catalog.tables import HostClaim, Image, Snapshot, UnpackedImage, is_made
 from holdfast_images.devices.directory import DirectoryDevices, content_path
 from holdfast_images.devices.protocol import Devices
-from holdfast_images.errors import ForeignData, ImageElsewhere, InvalidName, UnknownImage
+from holdfast_images.errors import ForeignData, ImageElsewhere, InvalidName, NotPermitted, UnknownImage
 from holdfast_images.flows.context import FlowContext, Timeouts
 from holdfast_images.settings import HOST_NAME, Backend, Settings, data_directory
 
@@ -120,7 +120,7 @@ def is_marked(directory: str, mark_id: str) -> bool:
     """Is there a directory with this mark?"""
     try:
         marked = read_owner(Path(directory))
-    except ForeignData:
+    except (ForeignData, NotPermitted):
         return False
     return marked is not None and marked.id == mark_id
 
@@ -143,6 +143,8 @@ def read_owner(data: Path) -> Owner | None:
         return msgspec.json.decode((data / FILE).read_bytes(), type=Owner)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise NotPermitted.told(error) from error
     except (OSError, msgspec.MsgspecError) as error:
         raise ForeignData(
             f"whose data is in {data} cannot be told: {FILE}: {error}",
@@ -289,18 +291,24 @@ class LocalHost(FlowContext):
                     hint="process-image and worker make the tables, if their role may; looking leaves no trace",
                 )
             return
+        if not self.has_database:
+            raise StoreError(
+                f"there is no Holdfast database at {self.database}",
+                hint="point --state or HOLDFAST_STATE to it; worker and submit make a new one",
+            )
+
+    @property
+    def has_database(self) -> bool:
+        """Is the file there, if it is one? StoreReadOnly if that cannot be seen."""
+        if self.database is None:
+            return True
         try:
-            is_there = self.database.exists()
+            return self.database.exists()
         except PermissionError as error:
             raise StoreReadOnly(
                 f"cannot look into {self.database.parent}: {error.strerror}",
                 hint="fix its owner or mode, or choose another --state",
             ) from error
-        if not is_there:
-            raise StoreError(
-                f"there is no Holdfast database at {self.database}",
-                hint="point --state or HOLDFAST_STATE to it; worker and submit make a new one",
-            )
 
     # --- what is not here ---
 

@@ -188,7 +188,7 @@ class ImageManager:
         Opens nothing of the engine, and makes nothing.
         """
         asked = self._asked(request)
-        if (database := self._host.database) is not None and not database.exists():
+        if not self._host.has_database:
             return None
         try:
             self._host.check_owner()
@@ -307,11 +307,7 @@ class ImageManager:
         return list(jobs.events(image_id, iter(jobs.engine.journal(since=since))))
 
     def follow(
-        self,
-        image_id: str | None = None,
-        *,
-        since: Since = None,
-        stop_when: Callable[[], bool] = lambda: False,
+        self, image_id: str | None = None, *, since: Since = None, stop_when: Callable[[], bool] = lambda: False
     ) -> Iterator[ImageEvent]:
         """The same events, and then each new one as it is committed; without `since`, the new ones only."""
         jobs = self._known_jobs
@@ -460,6 +456,10 @@ class ImageManager:
         if not dry_run:
             self.prepare()
         return collect_garbage(self._host, engine, dry_run=dry_run, refusals_older_than=refusals_older_than)
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many images, devices and snapshots this host has: what they are, and in which state. Makes nothing."""
+        return self._host.catalog.counts_here() if self._host.has_catalog else {}
 
     def room(self) -> PoolStatus:
         """How much room there is for devices on this host. PoolUnusable if there is no pool."""

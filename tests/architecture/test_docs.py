@@ -32,6 +32,8 @@ from holdfast.tables import OpenTables, TableSession
 from holdfast_images import ImageManager
 from holdfast_images import messages as image_messages
 from holdfast_images.administration import ImageLocks, ImagePool
+from holdfast_images.detached import DetachedJobs
+from holdfast_images.fleet import ImageFleet
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(holdfast.__file__).parent
@@ -299,6 +301,8 @@ TABLES: Sequence[tuple[Path, str, Callable[[], Iterable[str]]]] = [
     (MANAGER_PAGE, "Options of request", lambda: parameters(ImageManager.request)),
     (MANAGER_PAGE, "Pool", lambda: public(ImagePool)),
     (MANAGER_PAGE, "Locks", lambda: public(ImageLocks)),
+    (MANAGER_PAGE, "Detached", lambda: public(DetachedJobs)),
+    (MANAGER_PAGE, "Fleet", lambda: public(ImageFleet)),
     (MANAGER_PAGE, "Answers", lambda: structs_of(image_messages)),
     (DOCS / "how-to" / "tune.md", "Settings of a worker", lambda: WorkerSettings.__struct_fields__),
     (DOCS / "reference" / "outcomes.md", "End codes", lambda: [code.value for code in EndCode]),

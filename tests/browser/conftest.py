@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 
 from holdfast import Engine, JobState
 from tests.browser.living import FLOWS, Order, take_order
@@ -86,6 +86,11 @@ class Shop:
         self.engine.wait(job_id, PATIENCE)
         return job_id
 
+    def gated(self) -> tuple[str, Callable[[], None]]:
+        """A job that waits in its step until it is let go on."""
+        gate = Path(self.place) / f"gate-{time.monotonic_ns()}"
+        return self.submit("gated", text=str(gate)), gate.touch
+
     def is_in(self, job_id: str, step: str) -> None:
         eventually(
             lambda: any(one.step == step for one in self.engine.store.running([job_id])), f"{job_id} is not in {step}"
@@ -94,7 +99,7 @@ class Shop:
     def state(self, job_id: str) -> JobState:
         return self.engine.store.job(job_id).state
 
-    def restart_server(self, between: Callable[[], None] = lambda: None) -> None:
+    def restart_server(self, between: Callable[[], object] = lambda: None) -> None:
         self.server.end()
         between()
         self.server = Process("serve", self.place, self.port)
@@ -123,7 +128,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 def filled(shop: Shop) -> dict[str, str]:
     """Jobs of every kind, by what they are."""
     jobs = {mood: shop.ended(mood, number=at, key=f"A-{at}") for at, mood in enumerate(("well", "done", "flaky"), 10)}
-    jobs["declined"] = shop.ended("declined", key="<img src=x onerror=alert(1)>", text="<script>alert(document.domain)</script> \x1b[31mred \u202egnp.exe")
+    jobs["declined"] = shop.ended(
+        "declined",
+        key="<img src=x onerror=alert(1)>",
+        text="<script>alert(document.domain)</script> \x1b[31mred \u202egnp.exe",
+    )
     jobs["broken"] = shop.ended("broken", key="A-20")
     for number in range(4):
         shop.ended("declined", number=number, key=f"B-{number}")
@@ -132,7 +141,7 @@ def filled(shop: Shop) -> dict[str, str]:
     time.sleep(0.2)
     shop.keep_working()
     shop.engine.wait(jobs["crash"], PATIENCE)
-    jobs["family"] = shop.engine.submit("close-day", {"number": 5})  # type: ignore[arg-type]
+    jobs["family"] = shop.engine.submit("close-day", {"number": 5})
     shop.engine.wait(jobs["family"], PATIENCE)
     jobs["later"] = shop.submit("well", delay=3600, key="A-22")
     return jobs
@@ -166,11 +175,16 @@ class Watched:
         page = self.context.new_page()
         page.on("console", lambda message: self._heard(message.type, f"{message.text} {message.location}"))
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("dialog", self._asked)
         page.add_init_script(
-            "addEventListener('securitypolicyviolation', (e) => console.error('CSP ' + e.violatedDirective + ' ' + e.blockedURI))"
+            "addEventListener('securitypolicyviolation',"
+            " (e) => console.error('CSP ' + e.violatedDirective + ' ' + e.blockedURI))"
         )
         return page
+
+    def _asked(self, dialog: Dialog) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _heard(self, kind: str, text: str) -> None:
         if kind in ("error", "warning") and "ERR_CONNECTION_REFUSED" not in text and "ERR_INCOMPLETE" not in text:

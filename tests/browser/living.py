@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -16,7 +18,7 @@ from holdfast import Abort, Engine, Flow, Handoff, Pipeline, Run, Transaction, f
 class Order(msgspec.Struct):
     number: int = 0
     mood: str = "well"
-    """What becomes of it: well, done, flaky, declined, broken, crash, slow."""
+    """What becomes: well, done, flaky, declined, broken, crash, slow; gated until a file named `text` is there."""
     seconds: float = 0.0
     text: str = ""
 
@@ -60,6 +62,10 @@ def charge(run: OrderRun) -> Packed:
 def pack(run: OrderRun) -> Packed:
     if run.request.mood == "crash" and run.job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    while run.request.mood == "gated" and not os.path.exists(run.request.text):
+        run.progress(1, 3, "boxes")
+        run.check()
+        time.sleep(0.05)
     until = time.monotonic() + run.request.seconds
     while (left := until - time.monotonic()) > 0:
         total = max(1, round(run.request.seconds * 10))
@@ -104,7 +110,7 @@ close_day: Pipeline[Day] = Pipeline("close-day", request=Day).then(
     take_order, name="last-order", request=lambda view: Order(number=view.request.number, seconds=view.request.seconds)
 )
 
-FLOWS = [take_order, close_day]
+FLOWS: list[Flow[Any, Any]] = [take_order, close_day]
 
 
 def serve(place: str, port: str) -> None:
@@ -149,4 +155,5 @@ def work(place: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "work":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    {"serve": serve, "work": work}[sys.argv[1]](*sys.argv[2:])
+    commands: dict[str, Callable[..., None]] = {"serve": serve, "work": work}
+    commands[sys.argv[1]](*sys.argv[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from playwright.sync_api import Page, expect
 
@@ -11,6 +12,13 @@ from tests.browser.conftest import Shop, Watched
 from tests.support.waiting import eventually
 
 STAY = "window.stays = true"
+# A value at the end: a function would be taken for what is to be evaluated, and called.
+NOTE_WHAT_IS_READ = """
+window.read = [];
+const before = fetch;
+window.fetch = (...given) => { window.read.push([performance.now(), String(given[0])]); return before(...given); };
+0
+"""
 
 
 def stayed(page: Page) -> bool:
@@ -18,11 +26,12 @@ def stayed(page: Page) -> bool:
 
 
 def test_a_job_comes_to_its_end_before_ones_eyes(watched: Watched, shop: Shop, filled: dict[str, str]) -> None:
-    job_id = shop.submit("slow", seconds=2.5)
+    job_id, open_gate = shop.gated()
     page = watched.go(f"/jobs/{job_id}")
     page.evaluate(STAY)
     expect(page.locator("#answer .badge")).to_have_text("running")
     expect(page.locator("#answer progress")).to_be_visible()
+    open_gate()
     expect(page.locator("#answer .badge")).to_have_text("succeeded")
     expect(page.locator("#entries tbody tr")).to_have_count(len(shop.engine.journal(job_id)))
 
@@ -75,13 +84,14 @@ def test_rows_change_in_their_places_and_newer_ones_are_announced(
 
 
 def test_a_server_that_was_restarted_loses_nothing(watched: Watched, shop: Shop, filled: dict[str, str]) -> None:
-    job_id = shop.submit("slow", seconds=1.5)
+    job_id, open_gate = shop.gated()
     page = watched.go(f"/jobs/{job_id}")
     page.evaluate(STAY)
 
     def while_it_is_gone() -> None:
         expect(page.locator("#offline")).to_be_visible()
         assert page.locator(".live .say").inner_text() == "reconnecting"
+        open_gate()
         shop.engine.wait(job_id, 60)
 
     shop.restart_server(while_it_is_gone)
@@ -112,10 +122,7 @@ def test_a_page_goes_on_behind_the_last_change_it_has_seen(
 def test_a_fragment_is_read_at_most_four_times_a_second(watched: Watched, shop: Shop, filled: dict[str, str]) -> None:
     page = watched.page
     watched.go("/")
-    page.evaluate(
-        "window.read = []; const old = fetch;"
-        "window.fetch = (...given) => { window.read.push([performance.now(), String(given[0])]); return old(...given); }"
-    )
+    page.evaluate(NOTE_WHAT_IS_READ)
     jobs = [shop.submit("well") for _ in range(60)]
     for job_id in jobs:
         shop.engine.wait(job_id, 60)
@@ -123,5 +130,5 @@ def test_a_fragment_is_read_at_most_four_times_a_second(watched: Watched, shop: 
     read = page.evaluate("window.read")
     times = [at for at, address in read if "tiles" in address]
 
-    assert all(after - before >= 240 for before, after in zip(times, times[1:], strict=False))
+    assert all(after - before >= 240 for before, after in pairwise(times))
     assert all(shop.state(job_id) is JobState.SUCCEEDED for job_id in jobs)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
-import axe_playwright_python
 import pytest
 
 from tests.browser.conftest import LEAST, NARROW, SCREENS, WIDE, Shop, Watched
 
-AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
+_PACKAGE = find_spec("axe_playwright_python")
+assert _PACKAGE is not None
+assert _PACKAGE.origin is not None
+AXE = Path(_PACKAGE.origin).parent / "axe.min.js"
 RULES = "axe.run(document, {resultTypes: ['violations']})"
 
 VIEWS = {

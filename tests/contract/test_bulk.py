@@ -5,18 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import Engine
 from holdfast.bulk import NAME, Bulk, BulkResponse
 from holdfast.core.records import JournalEntry
 from holdfast.core.states import Disposition, JobState
-from holdfast.errors import BadInput, ReasonRequiredError
+from holdfast.errors import BadInput, ReasonRequiredError, StoreBusy
 from holdfast.store.protocol import Store
 from holdfast.views import BoundedCount, JobFilter
 from tests.support.backends import Backend
-from tests.support.bench import Bench, SettableClock
+from tests.support.bench import Bench, SettableClock, give_back
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +116,88 @@ def test_what_changed_after_it_was_submitted_is_passed_over(bench: Bench, engine
     assert (response.done, bench.state(changed), bench.state(late)) == (0, JobState.FAILED, JobState.FAILED)
 
 
+def test_a_job_that_has_failed_is_not_cancelled_when_somebody_tries_it_again(bench: Bench, engine: Engine) -> None:
+    failed, waiting = bench.ended(queue="q"), bench.submit(queue="q")
+    bulk = Bulk(engine)
+    job_id = bulk.submit(JobFilter(queue="q"), "cancel", reason="not needed")
+    engine.retry(failed, reason="it is needed")
+    response = run_to_end(engine, bulk, job_id)
+
+    assert (response.done, response.passed_over) == (1, 1)
+    assert (bench.state(failed), bench.job(failed).cancel_reason) == (JobState.PENDING, None)
+    assert bench.state(waiting) is JobState.FAILED
+
+
+def test_a_running_job_is_cancelled_though_it_has_gone_on_since(bench: Bench, engine: Engine) -> None:
+    claim = bench.running(queue="q")
+    bulk = Bulk(engine)
+    job_id = bulk.submit(JobFilter(queue="q"), "cancel", reason="not needed")
+    eventually(lambda: bench.store.now() > bench.job(job_id).created_at)
+    bench.apply(give_back(claim))
+    response = run_to_end(engine, bulk, job_id)
+
+    assert response.done == 1
+    assert bench.job(claim.job.job_id).cancel_reason == "not needed"
+
+
+def test_nothing_is_acted_on_twice_though_the_clock_was_set_back(bench: Bench, engine: Engine) -> None:
+    """Begun anew, an action finds the job that it has tried again, failed again, at a time before its own."""
+    failed = bench.ended(queue="q")
+    bulk = Bulk(engine)
+    job_id = bulk.submit(JobFilter(queue="q"), "retry", reason="r")
+    entry = bench.store.journal(failed)[-1]
+    bench.store.retry(
+        failed,
+        actor="operator",
+        reason="r",
+        from_state=JobState.FAILED,
+        expected_head=entry.hash,
+        metadata={"bulk": job_id},
+    )
+    bench.store.fail(failed, actor="operator", reason="again", quarantine=False)
+    request = bulk.flow.request_codec.decode(bench.store.request(job_id))
+    later = msgspec.structs.replace(request, as_of=bench.store.now() + 3_600_000)
+
+    assert list(bulk._matching(later)) != []
+    response = BulkResponse()
+    for job in bulk._matching(later):
+        bulk._act(job, later, job_id, response)
+    assert (response.done, response.passed_over) == (0, 1)
+
+
+def test_a_job_whose_rows_cannot_be_read_costs_no_other_one(backend: Backend, bench: Bench, engine: Engine) -> None:
+    good, spoiled, other = [bench.ended(queue="q") for _ in range(3)]
+    with backend.shell() as shell:
+        put_back = backend.without_triggers(shell)
+        shell.execute(f"UPDATE jobs SET ending = 'garbage', attempt = 7 WHERE job_id = '{spoiled}'")
+        put_back()
+    bulk = Bulk(engine)
+    response = run_to_end(engine, bulk, bulk.submit(JobFilter(queue="q"), "retry", reason="r"))
+
+    assert [bench.state(one) for one in (good, other)] == [JobState.PENDING] * 2
+    assert response.done + response.refused == 3
+
+
+def test_a_store_that_is_busy_for_a_while_does_not_end_an_action(
+    bench: Bench, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = [bench.ended(queue="q") for _ in range(3)]
+    ask, busy = bench.store.retry, iter([StoreBusy("a moment")])
+
+    def retry(job_id: str, **options: Any) -> JobState:
+        if job_id == failed[1]:
+            for error in busy:
+                raise error
+        return ask(job_id, **options)
+
+    monkeypatch.setattr(engine.store, "retry", retry)
+    bulk = Bulk(engine)
+    job_id = bulk.submit(JobFilter(queue="q"), "retry", reason="r")
+    run_to_end(engine, bulk, job_id)
+
+    assert [len(by_bulk(bench.store, one)) for one in failed] == [1, 1, 1]
+
+
 def test_a_job_that_cannot_be_acted_on_is_named(bench: Bench, engine: Engine) -> None:
     failed = bench.ended(key="k", queue="q")
     bench.submit(key="k")
@@ -166,4 +250,6 @@ def test_what_makes_no_sense_is_refused(engine: Engine) -> None:
         bulk.submit(JobFilter(), "retry", reason=" ")
     with pytest.raises(BadInput):
         bulk.submit(JobFilter(), "retry", reason="r", per_second=0)
+    with pytest.raises(BadInput):
+        bulk.submit(JobFilter(), "retry", reason="r", per_second=0.001)
     assert engine.flows[NAME] is bulk.flow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,34 +15,11 @@ import pytest
 from holdfast import Engine
 from tests.support.backends import Backend, PostgresBackend, SqliteBackend
 from tests.support.web import FLOW
+from tests.support.web_server import Server
 
-ROOT = Path(__file__).parents[2]
 KILLS = 5
 CLIENTS = 3
 PATIENCE = 60.0
-
-
-class Server:
-    """A server that is killed and started again, at another port each time."""
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self.port = 0
-        self._process: subprocess.Popen[str] | None = None
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "tests.support.killed_server", self._place]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 class Sender(threading.Thread):

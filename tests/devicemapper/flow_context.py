@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast_images.archive.entry import Policy
 from holdfast_images.catalog.catalog import Catalog
-from holdfast_images.devices.block_device import check_ext4
 from holdfast_images.devices.devicemapper import DeviceMapperDevices
+from holdfast_images.devices.dm_table import run
 from holdfast_images.devices.mounts import mounts
 from holdfast_images.flows.context import FlowContext
 from holdfast_images.flows.schemas import Judging, ProcessRequest
@@ -97,8 +97,9 @@ def faults(ctx: FlowContext, devices: DeviceMapperDevices) -> list[str]:
         _, identity = devices.records.read(name)
         if identity is not None:
             with devices.showing._passing_by(identity, read_only=True) as node:
-                if wrong := check_ext4(node):
-                    found.append(f"{name}: {wrong}")
+                checked = run("e2fsck", "-f", "-n", node, timeout=720, accept=(0, 1, 2, 4, 8, 12))
+                if checked.status != 0:
+                    found.append(f"{name}: {(checked.output + checked.errors).strip()}")
     return found
 
 

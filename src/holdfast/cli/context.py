@@ -124,6 +124,15 @@ class RowRepair(NamedTuple):
     is_done: bool
 
 
+class Gauge(NamedTuple):
+    """A figure of an application's own, as metrics tell it: values by those of its labels."""
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...]
+    values: Mapping[tuple[str, ...], float]
+
+
 class App(NamedTuple):
     """What a worker runs, and how many jobs of a queue at once unless an operator has said otherwise."""
 
@@ -135,6 +144,8 @@ class App(NamedTuple):
     """What is wrong with rows of its own, found cheaply: asked by `check`, and by the guard in every round."""
     repair: Callable[[bool], Sequence[RowRepair]] = lambda _dry_run: ()
     """Puts them right, or with a dry run says what it would do."""
+    gauges: Callable[[], Iterable[Gauge]] = tuple
+    """Figures of its own, for the metrics of a worker."""
 
 
 @contextmanager

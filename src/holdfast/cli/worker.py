@@ -324,7 +324,7 @@ def worker(settings: CommandSettings, /, **given: object) -> int:
         if store is not None:
             engine = Engine(store, app.flows, actor=settings.actor)
             if wait_for_store(lambda: prepared(engine, app, settings, options), signals):
-                _serve(settings, options, engine, signals, app.check)
+                _serve(settings, options, engine, signals, app)
     return ExitCode.OK
 
 
@@ -387,11 +387,10 @@ def refuse_failed(running: Worker) -> None:
         )
 
 
-def _serve(
-    settings: CommandSettings, options: WorkerOptions, engine: Engine, signals: StopSignals, check: Check
-) -> None:
+def _serve(settings: CommandSettings, options: WorkerOptions, engine: Engine, signals: StopSignals, app: App) -> None:
     running = worker_of(engine, options)
-    with _metrics(options, running, engine.store) as url, at_work(running, engine, options, check):
+    metrics = _metrics(options, running, engine.store, app)
+    with metrics as url, at_work(running, engine, options, app.check):
         while not running.is_ready and signals.received is None and running.failure is None:
             signals.wait(READY_LOOK)
         if running.is_ready:
@@ -418,7 +417,7 @@ def _running(running: Worker) -> Iterator[Worker]:
 
 
 @contextmanager
-def _metrics(options: WorkerOptions, running: Worker, store: Store) -> Iterator[str | None]:
+def _metrics(options: WorkerOptions, running: Worker, store: Store, app: App) -> Iterator[str | None]:
     if options.metrics_port is None:
         yield None
         return
@@ -432,6 +431,7 @@ def _metrics(options: WorkerOptions, running: Worker, store: Store) -> Iterator[
             address=options.metrics_address,
             problems=running.problems,
             unready=running.unready,
+            gauges=app.gauges,
         )
     except OSError as error:
         where = f"{options.metrics_address}:{options.metrics_port}"

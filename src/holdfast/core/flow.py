@@ -169,14 +169,6 @@ class Flow(Generic[Req, Resp]):
             self._fingerprint = self.definition.fingerprint
         return self._fingerprint
 
-    def position_of(self, step: str) -> int:
-        """The index of the step of that name."""
-        for position, candidate in enumerate(self._steps):
-            if candidate.name == step:
-                return position
-        names = ", ".join(self.definition.steps)
-        raise DefinitionError(f"flow {self.name} has no step {step!r}", hint=f"it has: {names}")
-
     def first_response(self, request: Req) -> Resp:
         """The response before any step has run."""
         return self._initial(request)

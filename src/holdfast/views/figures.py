@@ -86,18 +86,28 @@ def add_ends(
 
 
 def add_handoffs(
-    edges: Counter[tuple[str, str]], names: Sequence[str], jobs: Iterable[JobRecord], rows: Mapping[str, Sequence[StepRecord]]
+    edges: Counter[tuple[str, str]],
+    names: Sequence[str],
+    jobs: Iterable[JobRecord],
+    rows: Mapping[str, Sequence[StepRecord]],
 ) -> None:
     """Add where jobs have succeeded before their last step: what they were to do was done already."""
     for job in jobs:
         finished = rows.get(job.job_id, ())
-        if job.state is JobState.SUCCEEDED and finished and finished[-1].step != names[-1] and finished[-1].step in names:
+        if (
+            job.state is JobState.SUCCEEDED
+            and finished
+            and finished[-1].step != names[-1]
+            and finished[-1].step in names
+        ):
             edges[finished[-1].step, JobState.SUCCEEDED.value] += 1
 
 
 def p95_of(jobs: Iterable[JobRecord]) -> int | None:
     """How long they have taken from submit to end, those that have succeeded."""
-    return quantile(sorted(max(0, job.updated_at - job.created_at) for job in jobs if job.state is JobState.SUCCEEDED), 0.95)
+    return quantile(
+        sorted(max(0, job.updated_at - job.created_at) for job in jobs if job.state is JobState.SUCCEEDED), 0.95
+    )
 
 
 def crashes_by_host(ends: Mapping[str, Sequence[ExecutionRecord]]) -> dict[str, int]:

@@ -105,7 +105,9 @@ def document(routes: Sequence[Route], flows: Iterable[Flow[Any, Any]] = ()) -> J
         operation["operationId"] = f"{name}_{number}" if is_taken else name
         operation["summary"] = f"Add a job of {flow.name}."
         operation["parameters"] = [each for each in operation["parameters"] if each["in"] != "path"]
-        operation["requestBody"] = _body(_submit_schema(schemas, flow))
+        body = f"Submit.{flow.name}"
+        schemas.components[body] = _submit_schema(schemas, flow)
+        operation["requestBody"] = _body({"$ref": REF.format(name=body)})
         paths[f"/v1/flows/{flow.name}/jobs"] = {"post": operation}
     used = schemas.components
     for kind in {route.query for route in routes if route.query is not None}:

@@ -25,6 +25,9 @@ from holdfast.worker.telemetry import BUCKETS, Telemetry, Timing
 log = logging.getLogger("holdfast.metrics")
 
 READ_TIMEOUT = 5.0
+OwnGauge: TypeAlias = tuple[str, str, Sequence[str], Mapping[tuple[str, ...], float]]
+"""Name, meaning, labels, and values by those of the labels."""
+Gauges: TypeAlias = Callable[[], Iterable[OwnGauge]]
 _BOUNDS = [*(f"{bound:g}" for bound in BUCKETS), "+Inf"]
 
 
@@ -42,11 +45,15 @@ class _StoreReading(NamedTuple):
 
 
 class EngineCollector(Collector):
-    """All metrics of one worker. A store that cannot be read costs its gauges, never the scrape."""
+    """All metrics of one worker. A store that cannot be read costs its gauges, never the scrape.
 
-    def __init__(self, telemetry: Telemetry, store: Store) -> None:
+    `gauges` are those of the application; if they cannot be had, the others are told all the same.
+    """
+
+    def __init__(self, telemetry: Telemetry, store: Store, gauges: Gauges = tuple) -> None:
         self._telemetry = telemetry
         self._store = store
+        self._own = gauges
         # One thread reads for all scrapes: a store keeps a connection for each thread that ever read from it.
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-metrics")
 
@@ -55,6 +62,7 @@ class EngineCollector(Collector):
         yield from self._counters()
         yield from self._timings()
         yield from self._gauges()
+        yield from self._own_gauges()
 
     def close(self) -> None:
         """Let go of the thread."""
@@ -113,6 +121,20 @@ class EngineCollector(Collector):
             jobs.add_metric(labels, count)
         yield jobs
         yield from _queue_gauges(found)
+
+    def _own_gauges(self) -> Iterator[Metric]:
+        reading: Future[list[OwnGauge]] = self._reader.submit(lambda: list(self._own()))
+        try:
+            found = reading.result(READ_TIMEOUT)
+        except Exception as error:
+            reading.cancel()
+            log.warning("the application's gauges cannot be read: %s", describe(error))
+            return
+        for name, meaning, names, values in found:
+            family = GaugeMetricFamily(name, meaning, labels=names)
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
 
     def _read(self) -> _StoreReading:
         store = self._store
@@ -191,9 +213,10 @@ class MetricsServer:
         address: str = "127.0.0.1",
         problems: Look = tuple,
         unready: Look = tuple,
+        gauges: Gauges = tuple,
     ) -> None:
         registry = CollectorRegistry()
-        self._collector = EngineCollector(telemetry, store)
+        self._collector = EngineCollector(telemetry, store, gauges)
         registry.register(self._collector)
         ProcessCollector(registry=registry)
         self._metrics: Any = make_wsgi_app(registry)

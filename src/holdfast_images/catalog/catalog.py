@@ -177,6 +177,11 @@ class ImageTables(CatalogOperations):
         """All images, or those of one status, oldest first."""
         return self._all(Image, "list_images", status=download_status)
 
+    def counts_here(self) -> dict[tuple[str, str], int]:
+        """How many rows this host has of each kind and state."""
+        with self._reading() as session:
+            return {(kind, state): count for kind, state, count in session.run("counts_here")}
+
     def delete_image(self, image_id: str, *, tx: Transaction | None = None) -> None:
         """Forget an image and what was unpacked of it. Raises CatalogConflict while snapshots of it are recorded."""
         with self._writing(tx) as session:

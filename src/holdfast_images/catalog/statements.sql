@@ -504,6 +504,16 @@ SELECT {host_shown} i.image_id FROM snapshots AS i WHERE i.snapshot_name = :snap
 SELECT {host_shown} i.image_id, i.locked_at, i.locked_by, {now} - i.locked_at AS age
 FROM image_locks AS i ORDER BY i.locked_at, i.image_id LIMIT :most;
 
+-- name: counts_here
+-- What a host has, for its gauges.
+SELECT 'image', download_status, count(*) FROM images WHERE {here} GROUP BY download_status
+UNION ALL
+SELECT 'device', CASE WHEN layout_verified = true THEN 'verified' ELSE 'unverified' END, count(*)
+FROM unpacked_images WHERE {here} GROUP BY 2
+UNION ALL
+SELECT 'snapshot', CASE WHEN active = true THEN 'active' ELSE 'inactive' END, count(*)
+FROM snapshots WHERE {here} GROUP BY 2;
+
 -- name: counts_of_all
 -- Counted no further than `most`.
 SELECT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.cli.command import CommandSettings
 from holdfast.errors import StoreCorrupt
-from holdfast_images.errors import CatalogUnavailable, printable
+from holdfast_images.errors import CatalogUnavailable, NotPermitted, printable
 from holdfast_images.manager import ImageManager
 from holdfast_images.settings import load_settings
 
@@ -22,6 +22,21 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# What the metrics of a worker tell of its host; docs/reference/metrics.md is compared.
+COUNTED = {
+    "image": ("holdfast_images", "Images of this host, by how their download ended."),
+    "device": ("holdfast_image_devices", "Unpacked images of this host."),
+    "snapshot": ("holdfast_snapshots", "Snapshots of this host."),
+}
+POOL_SIZES = (
+    ("holdfast_pool_capacity_bytes", "What the pool of devices can hold, or the file system that they are on."),
+    ("holdfast_pool_used_bytes", "What of it is used."),
+    ("holdfast_pool_available_bytes", "What is left."),
+    ("holdfast_pool_low_water_bytes", "With less than this left it is low."),
+)
+POOL_HEALTH = ("holdfast_pool_health", "1 for what the pool is.")
+HEALTHS = ("ok", "low", "full", "read-only", "failed")
+
 
 def data_option(command: F) -> F:
     """--data, of every command that touches files or devices."""
@@ -30,8 +45,17 @@ def data_option(command: F) -> F:
     )
 
 
-def image_manager(settings: CommandSettings, **flags: Any) -> ImageManager:
-    """The manager that file, environment and these flags ask for, the flags strongest. Opens nothing."""
+@contextmanager
+def image_manager(settings: CommandSettings, **flags: Any) -> Iterator[ImageManager]:
+    """The manager that file, environment and these flags ask for, the flags strongest. Opens nothing itself."""
+    with _manager_of(settings, flags) as images:
+        try:
+            yield images
+        except PermissionError as error:
+            raise NotPermitted.told(error) from error
+
+
+def _manager_of(settings: CommandSettings, flags: Mapping[str, Any]) -> ImageManager:
     return ImageManager.open(settings.place, load_settings(settings.file, os.environ, flags))
 
 
@@ -55,10 +79,10 @@ def begin(settings: CommandSettings, images: ImageManager) -> None:
 
 def image_app(settings: CommandSettings) -> App:
     """What `holdfast worker` runs if it is not told otherwise. It stays open until the process ends."""
-    from holdfast.cli.context import App, RowRepair  # noqa: PLC0415 - other commands do without
+    from holdfast.cli.context import App, Gauge, RowRepair  # noqa: PLC0415 - other commands do without
     from holdfast.errors import StoreUnavailable  # noqa: PLC0415 - as above
 
-    images = image_manager(settings)
+    images = _manager_of(settings, {})
     images.actor = settings.actor
 
     def start() -> None:
@@ -70,7 +94,17 @@ def image_app(settings: CommandSettings) -> App:
     def repair(dry_run: bool) -> list[RowRepair]:
         return [RowRepair(row.subject, row.why, row.is_done) for row in images.repair(dry_run=dry_run)]
 
-    return App(list(images.flows), images.queue_limits(), start, images.check, repair)
+    def gauges() -> list[Gauge]:
+        counts, room = images.counts(), images.room()
+        found = [
+            Gauge(name, meaning, ("state",), {(state,): n for (each, state), n in counts.items() if each == kind})
+            for kind, (name, meaning) in COUNTED.items()
+        ]
+        sizes = (room.capacity_bytes, room.used_bytes, room.available_bytes, room.low_water_bytes)
+        found += [Gauge(*gauge, (), {(): size}) for gauge, size in zip(POOL_SIZES, sizes, strict=True)]
+        return [*found, Gauge(*POOL_HEALTH, ("health",), {(each,): float(each == room.health) for each in HEALTHS})]
+
+    return App(list(images.flows), images.queue_limits(), start, images.check, repair, gauges)
 
 
 def web_extension(settings: CommandSettings) -> Extension:
@@ -79,7 +113,7 @@ def web_extension(settings: CommandSettings) -> Extension:
 
     from holdfast.web import Extension  # noqa: PLC0415 - as above
 
-    images = image_manager(settings)
+    images = _manager_of(settings, {})
     if not all(map(find_spec, ("isal", "zstandard"))) or (settings.app is not None and not images.has_images):
         return Extension(name="images")
     from holdfast_images.web import image_extension  # noqa: PLC0415 - as above

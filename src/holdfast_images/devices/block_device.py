@@ -282,12 +282,6 @@ def _make(node: str, uuid: str, size: int, files: int, extended: str) -> None:
     )  # fmt: skip
 
 
-def check_ext4(node: str) -> str:
-    """What e2fsck finds wrong with a file system that is not mounted; empty if nothing. Changes nothing."""
-    answer = run("e2fsck", "-f", "-n", node, timeout=MAKE_TIMEOUT * 12, accept=(0, 1, 2, 4, 8, 12))
-    return "" if answer.status == 0 else (answer.output + answer.errors).strip()
-
-
 # --- Who uses a block device: a disk in use is made no pool of ------------------------------------------
 
 PATIENCE = 5.0

@@ -20,6 +20,7 @@ from holdfast_images.errors import (
     DeviceBusy,
     ImageBusy,
     InvalidName,
+    NotPermitted,
     Permanent,
     SourceChanged,
     SourceUnavailable,
@@ -214,6 +215,8 @@ def aborting(step: S) -> S:
             return step(run, *tx)
         except (Permanent, InvalidName) as error:
             raise Abort(error) from error
+        except PermissionError as error:
+            raise Abort(NotPermitted.told(error)) from error
 
     return run_step  # type: ignore[return-value]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -62,14 +61,6 @@ class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_most_seconds: float = 10.0
     wait_most_seconds: float = 120.0
     """A server that asks to be left alone (Retry-After) is, but for no longer than this at a time."""
-
-
-def settings_of(environment: Mapping[str, str]) -> SourceSettings:
-    """Settings by the variables that AWS's own tools read; keys are left to be read when a fetch begins."""
-    return SourceSettings(
-        endpoint=environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None,
-        region=environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None,
-    )
 
 
 # --- Where an image comes from, as a value without secrets: an object in S3, a URL, or a file -----------

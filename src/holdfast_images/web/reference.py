@@ -25,7 +25,8 @@ def reference() -> str:
 
 
 def _codes() -> Iterator[str]:
-    yield "The classes are those of the [errors of images](image-errors.md); the others are those of the [engine](http-api.md#codes-of-problems)."
+    own, engine = "[errors of images](image-errors.md)", "[engine](http-api.md#codes-of-problems)"
+    yield f"The classes are those of the {own}; the others are those of the {engine}."
     yield ""
     yield "| code | status | class | meaning |"
     yield "|---|---|---|---|"

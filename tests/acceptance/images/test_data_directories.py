@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -84,6 +87,36 @@ def test_a_mark_that_cannot_be_read_is_nobodys_to_ignore(processed: ImageHoldfas
 
     assert ended.code == 1
     assert "owner.json" in ended.err
+
+
+@pytest.mark.parametrize(
+    "closed, commands",
+    [
+        (".", (["pool", "status"], ["process-image", "--source", "{source}"], ["images"])),
+        ("devices", (["gc", "--dry-run"], ["image", "remove", "demo", "--force"])),
+        ("devices/snap-demo", (["gc"], ["snapshot", "deactivate", "snap-demo"])),
+        ("owner.json", (["verify-system"], ["host", "show"])),
+    ],
+)
+def test_what_another_user_owns_is_one_error_with_a_way_out(
+    processed: ImageHoldfast, closed: str, commands: Sequence[list[str]]
+) -> None:
+    (processed.state / closed).chmod(0)
+    # Root may do everything, but for what it has given up.
+    may_not = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    for words in commands:
+        command = processed.command(*(word.format(source=processed.source(name="other.tar")) for word in words))
+        done = subprocess.run(
+            [*may_not, *command], env=processed.environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        told = done.stderr.splitlines()
+
+        assert done.returncode in {1, 6}
+        assert [line for line in told if "ermission denied" in line] == [told[-2]]
+        assert told[-2].startswith("error: ")
+        assert told[-1].startswith("hint: ")
+        assert "owner" in told[-1]
+    (processed.state / closed).chmod(0o700)
 
 
 def test_two_stores_on_a_server_do_not_share_data(holdfast: ImageHoldfast, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_reader_of_images_can_look_and_nothing_else(fleet: ImageHoldfast, serv
     assert fleet.json("gc", "--dry-run")["actions"] == []
     assert fleet("image", "remove", "demo", "--force").code == 6
     fleet.environment["HOLDFAST_STORE"] += "?holdfast_schema=nowhere"
-    assert "leaves no trace" in fleet("images").said
+    assert "leaves no trace" in fleet("images").err
 
 
 @pytest.mark.parametrize("role", ["holdfast_worker", "holdfast_reader"])

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+from pathlib import Path
 
 from tests.acceptance.driving import PATIENCE
 from tests.acceptance.images.driving import Gate, ImageHoldfast, ended
+from tests.acceptance.test_observe import scrape
+
+METRICS = Path(__file__).parents[3] / "docs/reference/metrics.md"
 
 
 def owners(holdfast: ImageHoldfast, job_id: str) -> list[str]:
@@ -16,11 +21,20 @@ def owners(holdfast: ImageHoldfast, job_id: str) -> list[str]:
 
 
 def test_a_worker_that_runs_does_the_work(holdfast: ImageHoldfast) -> None:
-    with holdfast.worker() as worker:
+    with holdfast.worker("--metrics-port", "0") as worker:
         data = holdfast.process(holdfast.source())
         pids = {pid for stage in data["stages"].values() for pid in owners(holdfast, stage["job_id"])}
+        metrics = scrape(worker)
 
     assert pids == {str(worker.process.pid)}
+    assert metrics['holdfast_images{state="completed"}'] == 1
+    assert metrics['holdfast_image_devices{state="verified"}'] == 1
+    assert metrics['holdfast_snapshots{state="active"}'] == 1
+    assert metrics["holdfast_pool_capacity_bytes"] > metrics["holdfast_pool_available_bytes"] > 0
+    assert sum(value for name, value in metrics.items() if name.startswith("holdfast_pool_health{")) == 1
+    _, _, page = METRICS.read_text().partition("A worker of images has gauges")
+    told = {name.partition("{")[0] for name in metrics}
+    assert set(re.findall(r"^\| `(holdfast_\w+)`", page, re.MULTILINE)) <= told
 
 
 def test_a_worker_keeps_the_limits_of_the_queues(holdfast: ImageHoldfast) -> None:

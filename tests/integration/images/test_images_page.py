@@ -139,7 +139,19 @@ def test_a_lock_is_shown_and_released(api: ImageApi, tmp_path: Path) -> None:
     assert "Nobody holds one" in page(api, "/images")
 
 
-HOSTILE_KEYS = ["<script>alert(1)</script>.tar", "\"'><img src=x onerror=alert(1)>.tar", "a\u202egnp.tar", "{{7*7}}.tar"]
+HOSTILE_KEYS = [
+    "<script>alert(1)</script>.tar",
+    "\"'><img src=x onerror=alert(1)>.tar",
+    "a\u202egnp.tar",
+    "{{7*7}}.tar",
+]
+PATHS = ("/images", "/images/demo", "/image/process", "/image/gc", "/images/demo/snapshot", "/images/demo/remove")
+ACTIONS = [
+    ("/image/process", "read"),
+    ("/images/demo/remove", "submit"),
+    ("/images/demo/verify", "submit"),
+    ("/image/gc", "submit"),
+]
 
 
 @pytest.mark.parametrize("key", HOSTILE_KEYS)
@@ -158,17 +170,14 @@ def test_hostile_names_are_inert(api: ImageApi, key: str) -> None:
 def test_a_view_has_no_style_no_handler_and_no_script_in_it(api: ImageApi, tmp_path: Path) -> None:
     with api.worker():
         api.done("POST", "/v1/images", json={"source": source_of(tmp_path), "image_id": "demo"})
-    for path in ("/images", "/images/demo", "/image/process", "/image/gc", "/images/demo/snapshot", "/images/demo/remove"):
+    for path in PATHS:
         html = page(api, path)
 
         assert re.findall(r"<style|\sstyle=|\son[a-z]+=|javascript:|<script>", html) == []
         assert html.count("<h1") == 1
 
 
-@pytest.mark.parametrize(
-    "path, scope",
-    [("/image/process", "read"), ("/images/demo/remove", "submit"), ("/images/demo/verify", "submit"), ("/image/gc", "submit")],
-)
+@pytest.mark.parametrize("path, scope", ACTIONS)
 def test_an_action_takes_its_scope(api: ImageApi, path: str, scope: str) -> None:
     assert post(api, path, scope)[0] == 403
     assert api.ask("GET", "/images", scope="", headers={"X-Scope": ""}).status_code == 401

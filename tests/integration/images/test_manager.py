@@ -321,7 +321,7 @@ def test_the_journal_of_an_image_is_read_and_followed(images: ImageManager, tmp_
 def test_looking_makes_no_database(home: Home, settings: Settings) -> None:
     with ImageManager.open(home.place, settings) as images:
         for look in (images.images, images.snapshots, images.events, images.verify, images.collect, images.host):
-            with pytest.raises(StoreError, match="there is no Holdfast database|has no tables of images"):
+            with pytest.raises(StoreError, match=r"there is no Holdfast database|has no tables of images"):
                 look()
         assert next(flow.name for flow in images.flows).startswith("process-image")
         assert images.check() == []

@@ -19,8 +19,8 @@ from holdfast.web.tokens import TABLES, TokenStore
 from tests.integration.conftest import OpenEngine
 from tests.support.backends import Backend
 from tests.support.flows import Answer, Ask, flow_of
+from tests.support.serving import EventClient, ServedHere, WebProcess, make_token
 from tests.support.waiting import PATIENCE, eventually
-from tests.support.web_server import EventClient, ServedHere, WebProcess, make_token
 
 CLIENTS = 1_000
 MOST_PER_CLIENT = 64 << 10

@@ -13,8 +13,8 @@ from holdfast.web import Scope
 from holdfast.web.limits import CONTENT_POLICY
 from holdfast.web.server import ServerLimits
 from tests.integration.conftest import OpenEngine
+from tests.support.serving import ServedHere, all_from
 from tests.support.waiting import eventually
-from tests.support.web_server import ServedHere, all_from
 
 LIMITS = ServerLimits(header_seconds=1.0, body_seconds=1.0, idle_seconds=1.0, read_seconds=2.0, connections=40)
 PAUSE, REASON = "/v1/queues/q/pause", {"reason": "a test"}

@@ -18,8 +18,8 @@ import pytest
 from holdfast import Engine
 from holdfast.errors import SettingsError
 from holdfast.web.sockets import Place, bound, place_of
+from tests.support.serving import WebProcess, make_token, shown
 from tests.support.waiting import PATIENCE, eventually
-from tests.support.web_server import WebProcess, make_token, shown
 
 NOBODY = 65534
 GROUP = next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODY))

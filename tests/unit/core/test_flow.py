@@ -74,7 +74,6 @@ def test_a_flow_reads_like_what_it_does() -> None:
         ("store", True, False),
     ]
     assert flow.definition.steps == ("check", "fetch", "store")
-    assert flow.position_of("fetch") == 1
     assert flow.steps[1].timeout == 300.0
 
 
@@ -238,13 +237,6 @@ def test_names_of_flows_queues_and_steps_are_checked(name: str) -> None:
             a_flow(queue=name)
 
     assert a_flow(queue="").queue == ""
-
-
-def test_an_unknown_step_is_named_together_with_those_that_exist() -> None:
-    with pytest.raises(DefinitionError) as refused:
-        a_flow().start("one", step).to("two", step).position_of("three")
-
-    assert refused.value.hint == "it has: one, two"
 
 
 def test_the_first_response_comes_from_the_type_or_from_the_request() -> None:

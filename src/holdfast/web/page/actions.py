@@ -1,4 +1,4 @@
-"""What can be done on the page: each action is a form with a preview and a reason; a dialog with script, a page without.
+"""What can be done on the page: an action is a form with a preview and a reason; a dialog by script, a page without.
 
 All of them are refused if the job has moved on since it was looked at, and all are journaled as whoever asks.
 """
@@ -291,7 +291,9 @@ def repair(frame: Frame) -> Reply:
     last = frame.call.service(LastCheck)
     last.findings, last.at = frame.engine.check(), frame.engine.store.now()
     kind = "succeeded" if all(one.is_done for one in done) else "warn"
-    notice = Notice(cast(Any, kind), f"{words.some(len(done), 'action')}.", " ".join(f"{one.line}." for one in done[:10]))
+    notice = Notice(
+        cast(Any, kind), f"{words.some(len(done), 'action')}.", " ".join(f"{one.line}." for one in done[:10])
+    )
     return frame.reply("repair.html", guard.plan(frame.engine.store), notice=notice)
 
 

@@ -12,6 +12,7 @@ from holdfast.web.page import words
 ROW = 6
 """So many steps stand beside each other."""
 BOX, BOX_HEIGHT = 188, 108
+CLEANUP_NOTE = "undoes what was begun"
 PILL, PILL_HEIGHT = 92, 46
 
 
@@ -127,21 +128,26 @@ def wide(flow: FlowView, notes: dict[str, str]) -> Drawing:
     first, last = drawing.boxes[0], drawing.boxes[-1]
     state = Pill(0, first.middle - PILL_HEIGHT / 2, PILL, "pending", words.bounded(flow.pending), "wait")
     end_x = last.x + BOX + 46
-    drawing.pills += [state, Pill(end_x, last.middle - PILL_HEIGHT / 2, 116, "succeeded", f"{flow.ways_out.succeeded:,}", "")]
+    drawing.pills += [
+        state,
+        Pill(end_x, last.middle - PILL_HEIGHT / 2, 116, "succeeded", f"{flow.ways_out.succeeded:,}", ""),
+    ]
     drawing.lines += _handoffs_above(figures, drawing, end_x + 58, last.middle - PILL_HEIGHT / 2)
-    drawing.lines += _main_lines(figures, drawing.boxes, end_x, gap)
+    drawing.lines += _main_lines(figures, drawing.boxes, end_x)
     _ways_out_below(figures, drawing, single=len(rows) == 1)
     return drawing
 
 
-def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float, gap: float) -> Iterator[Line]:
+def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float) -> Iterator[Line]:
     before: Box | None = None
     for box, count in zip(boxes, figures.through, strict=True):
         width = figures.width(count)
         if before is None or before.y == box.y:
             start = PILL if before is None else before.x + BOX
             middle = (start + box.x) / 2
-            yield Line("main", f"M{start} {box.middle}H{box.x - 2}", count, middle, box.middle - 13, "middle", width=width)
+            yield Line(
+                "main", f"M{start} {box.middle}H{box.x - 2}", count, middle, box.middle - 13, "middle", width=width
+            )
         else:  # on to the next row
             down = before.y + BOX_HEIGHT + 38
             x = before.x + BOX
@@ -152,66 +158,78 @@ def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float, gap: floa
     x = before.x + BOX
     width = figures.width(figures.at_end)
     middle = (x + end_x) / 2
-    yield Line("main", f"M{x} {before.middle}H{end_x - 2}", figures.at_end, middle, before.middle - 13, "middle", width=width)
+    yield Line(
+        "main", f"M{x} {before.middle}H{end_x - 2}", figures.at_end, middle, before.middle - 13, "middle", width=width
+    )
 
 
 def _handoffs_above(figures: _Figures, drawing: Drawing, end_x: float, end_y: float) -> Iterator[Line]:
     boxes = {box.name: box for box in drawing.boxes}
     for at, edge in enumerate(sorted(figures.flow.handoffs, key=lambda one: boxes[one.source].x)):
         box = boxes[edge.source]
-        x, y = box.x + BOX / 2 + 8 * at, 18 + 16 * at
-        path = f"M{x} {box.y}V{y + 16}Q{x} {y} {x + 16} {y}H{end_x - 16 - 8 * at}Q{end_x - 8 * at} {y} {end_x - 8 * at} {y + 16}V{end_y - 2}"
-        yield Line("hand", path, edge.count, x + 26, y + 21, text="done already", width=figures.width(edge.count))
+        x, y, end = box.x + BOX / 2 + 8 * at, 18 + 16 * at, end_x - 8 * at
+        up = f"M{x} {box.y}V{y + 16}Q{x} {y} {x + 16} {y}"
+        path = f"{up}H{end - 16}Q{end} {y} {end} {y + 16}V{end_y - 2}"
+        width = figures.width(edge.count)
+        yield Line("hand", path, edge.count, x + 26, y + 21, text="done already", width=width)
 
 
 def _ways_out_below(figures: _Figures, drawing: Drawing, *, single: bool) -> None:
-    flow, last = figures.flow, drawing.boxes[-1]
-    bottom = last.y + BOX_HEIGHT
-    if flow.crashes:
-        first = drawing.boxes[0]
-        x = last.x + BOX / 2 + 30 if single else first.x + 30
-        below = bottom + 32 if single else first.y + BOX_HEIGHT + 26
-        start = last.y + BOX_HEIGHT if single else first.y + BOX_HEIGHT
-        path = f"M{x} {start}V{below - 8}Q{x} {below} {x - 8} {below}H54Q46 {below} 46 {below - 8}V{first.middle + 25}"
-        drawing.lines.append(Line("lost", path, flow.crashes, 64, below - 6, text="lost with a worker, begun again", width=1.6))
-    level = bottom + 82
-    pills_x = drawing.width - 132
+    """What ends without success: through the cleanup, if there is one, to its state."""
+    last = drawing.boxes[-1]
+    level = last.y + BOX_HEIGHT + 82
+    failed_y, pills_x = level + 20, drawing.width - 132
+    if figures.flow.crashes:
+        drawing.lines.append(_lost(figures.flow.crashes, drawing.boxes, single=single))
+    target, source = (last.x + BOX / 2, failed_y), last.x + BOX / 2
+    steps = list(drawing.boxes)
     if figures.cleanup is not None:
-        box = Box(last.x - (BOX + 60) if len(drawing.boxes) > 1 else last.x, level, BOX, 62, "cleanup", "cleanup", figures.of["cleanup"], "undoes what was begun")
-        drawing.boxes.append(box)
-        target, source = (box.x + BOX / 2, level - 2), box.x + BOX
-        failed_y = level + 20
-    else:
-        failed_y = level + 20
-        target, source = (last.x + BOX / 2, failed_y), last.x + BOX / 2
-    tried = [box for box in drawing.boxes if box.kind != "cleanup"]
-    shown = tried if single else [box for box in tried if figures.failed(box.name)]
-    spread = {box.name: (at - len(shown) / 2) * 14 for at, box in enumerate(shown)}
-    for box in shown:
-        count = figures.failed(box.name)
-        x, to = box.x + BOX / 2 - 12, target[0] + spread[box.name]
-        turn, sign = level - 24, 8 if to > x else -8
-        if single:
-            path = f"M{x} {box.y + BOX_HEIGHT}V{turn - 8}Q{x} {turn} {x + sign} {turn}H{to - sign}Q{to} {turn} {to} {turn + 8}V{target[1]}"
-        else:
-            path = f"M{x} {box.y + BOX_HEIGHT}V{box.y + BOX_HEIGHT + 24}"
-        kind = "out" if count else "none"
-        drawing.lines.append(Line(kind, path, count or None, x + 7, box.y + BOX_HEIGHT + 18, width=figures.width(count) if count else 1.0))
-    out = flow.ways_out
+        x = last.x - (BOX + 60) if len(steps) > 1 else last.x
+        drawing.boxes.append(Box(x, level, BOX, 62, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
+        target, source = (x + BOX / 2, level - 2), x + BOX
+    drawing.lines += _falls(figures, steps, target, level - 24, single=single)
+    out = figures.flow.ways_out
+    down = f"M{source + 60} {failed_y}V{failed_y + 52}Q{source + 60} {failed_y + 60} {source + 68} {failed_y + 60}"
     drawing.lines += [
-        Line("out" if out.failed else "none", f"M{source} {failed_y}H{pills_x - 2}", None, width=figures.width(out.failed)),
-        Line(
-            "quar" if out.quarantined else "none",
-            f"M{source + 60} {failed_y}V{failed_y + 52}Q{source + 60} {failed_y + 60} {source + 68} {failed_y + 60}H{pills_x - 2}",
-            None,
-            width=figures.width(out.quarantined),
-        ),
+        Line(_kind("out", out.failed), f"M{source} {failed_y}H{pills_x - 2}", width=figures.width(out.failed)),
+        Line(_kind("quar", out.quarantined), f"{down}H{pills_x - 2}", width=figures.width(out.quarantined)),
     ]
     drawing.pills += [
         Pill(pills_x, failed_y - 23, 130, "failed", f"{out.failed:,}", "of the hour"),
         Pill(pills_x, failed_y + 37, 130, "quarantined", f"{out.quarantined:,}", "of the hour"),
     ]
     drawing.height = failed_y + 37 + PILL_HEIGHT + 4
+
+
+def _lost(crashes: int, boxes: Sequence[Box], *, single: bool) -> Line:
+    """From the steps back to the beginning."""
+    first, last = boxes[0], boxes[-1]
+    x = last.x + BOX / 2 + 30 if single else first.x + 30
+    start = first.y + BOX_HEIGHT
+    below = start + (32 if single else 26)
+    path = f"M{x} {start}V{below - 8}Q{x} {below} {x - 8} {below}H54Q46 {below} 46 {below - 8}V{first.middle + 25}"
+    return Line("lost", path, crashes, 64, below - 6, text="lost with a worker, begun again", width=1.6)
+
+
+def _falls(
+    figures: _Figures, steps: Sequence[Box], target: tuple[float, float], turn: float, *, single: bool
+) -> Iterator[Line]:
+    """From each step down to where it fails; in more than one row, the beginnings of those that were taken."""
+    shown = steps if single else [box for box in steps if figures.failed(box.name)]
+    for at, box in enumerate(shown):
+        count = figures.failed(box.name)
+        x, y, to = box.x + BOX / 2 - 12, box.y + BOX_HEIGHT, target[0] + (at - len(shown) / 2) * 14
+        sign = 8 if to > x else -8
+        path = f"M{x} {y}V{y + 24}"
+        if single:
+            around = f"V{turn - 8}Q{x} {turn} {x + sign} {turn}H{to - sign}Q{to} {turn} {to} {turn + 8}"
+            path = f"M{x} {y}{around}V{target[1]}"
+        yield Line(_kind("out", count), path, count or None, x + 7, y + 18, width=figures.width(count))
+
+
+def _kind(kind: str, count: int) -> str:
+    """Of an edge that nobody took: there is the way, and that is all."""
+    return kind if count else "none"
 
 
 TALL, TALL_HEIGHT, TALL_PITCH = 240, 104, 144
@@ -225,15 +243,23 @@ def tall(flow: FlowView, notes: dict[str, str]) -> Drawing:
     drawing.pills.append(Pill(62, 1, TALL, "pending", words.bounded(flow.pending), "wait"))
     y = 46.0
     for box, count in zip(drawing.boxes, figures.through, strict=True):
-        drawing.lines.append(Line("main", f"M212 {y}V{box.y - 1}", count, 225, (y + box.y) / 2 + 4, width=figures.width(count)))
+        drawing.lines.append(
+            Line("main", f"M212 {y}V{box.y - 1}", count, 225, (y + box.y) / 2 + 4, width=figures.width(count))
+        )
         y = box.y + TALL_HEIGHT
     end = y + 36
-    drawing.lines.append(Line("main", f"M212 {y}V{end - 1}", figures.at_end, 225, y + 21, width=figures.width(figures.at_end)))
+    drawing.lines.append(
+        Line("main", f"M212 {y}V{end - 1}", figures.at_end, 225, y + 21, width=figures.width(figures.at_end))
+    )
     drawing.pills.append(Pill(116, end, 186, "succeeded", f"{flow.ways_out.succeeded:,}", "of the hour"))
     if flow.handoffs:
         first = next(box for box in drawing.boxes if box.name == flow.handoffs[0].source)
-        path = f"M62 {first.middle}H38Q20 {first.middle} 20 {first.middle + 18}V{end + 5}Q20 {end + 23} 38 {end + 23}H114"
-        drawing.lines.append(Line("hand", path, figures.early, 6, end - 12, text="done already", width=figures.width(figures.early)))
+        path = (
+            f"M62 {first.middle}H38Q20 {first.middle} 20 {first.middle + 18}V{end + 5}Q20 {end + 23} 38 {end + 23}H114"
+        )
+        drawing.lines.append(
+            Line("hand", path, figures.early, 6, end - 12, text="done already", width=figures.width(figures.early))
+        )
     below = end + 86
     has_failed = [box for box in drawing.boxes if figures.failed(box.name)]
     for box in drawing.boxes:
@@ -242,15 +268,26 @@ def tall(flow: FlowView, notes: dict[str, str]) -> Drawing:
         path = f"M302 {box.middle + 8}H316Q326 {box.middle + 8} 326 {box.middle + 18}V{below + 10}"
         drawing.lines.append(Line(kind, path, count or None, 308, box.middle, width=figures.width(count), head=False))
     kind = "out" if has_failed else "none"
-    drawing.lines.append(Line(kind, f"M326 {below + 4}V{below + 12}Q326 {below + 22} 316 {below + 22}H304", head=figures.cleanup is not None, width=1.6))
+    drawing.lines.append(
+        Line(
+            kind,
+            f"M326 {below + 4}V{below + 12}Q326 {below + 22} 316 {below + 22}H304",
+            head=figures.cleanup is not None,
+            width=1.6,
+        )
+    )
     if figures.cleanup is not None:
-        drawing.boxes.append(Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], "undoes what was begun"))
+        drawing.boxes.append(Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
     else:
         drawing.lines.append(Line(kind, f"M304 {below + 22}H122V{below + 50}", head=False, width=1.6))
     out = flow.ways_out
     drawing.lines += [
         Line("out" if out.failed else "none", f"M122 {below + 50}V{below + 84}", width=figures.width(out.failed)),
-        Line("quar" if out.quarantined else "none", f"M242 {below + (50 if figures.cleanup else 22)}V{below + 84}", width=figures.width(out.quarantined)),
+        Line(
+            "quar" if out.quarantined else "none",
+            f"M242 {below + (50 if figures.cleanup else 22)}V{below + 84}",
+            width=figures.width(out.quarantined),
+        ),
     ]
     drawing.pills += [
         Pill(38, below + 86, 130, "failed", f"{out.failed:,}", "of the hour"),
@@ -268,7 +305,11 @@ def thin(steps: Sequence[str], mark: str, *, upright: bool = False, commit: str 
     for at, name in enumerate(steps):
         kind = "commit" if name == commit else "step"
         row, column = divmod(at, ROW)
-        box = Box(62, 2 + 42 * at, TALL, 28, name, kind, none) if upright else Box(138 + column * 234, 4 + row * 50, BOX, 34, name, kind, none)
+        box = (
+            Box(62, 2 + 42 * at, TALL, 28, name, kind, none)
+            if upright
+            else Box(138 + column * 234, 4 + row * 50, BOX, 34, name, kind, none)
+        )
         if before is not None:
             if upright:
                 path = f"M182 {before.y + 28}V{box.y - 2}"

@@ -1,4 +1,4 @@
-"""What every view stands in: who asks, where the page is mounted, what time it is; and how its template is filled in."""
+"""What every view stands in: who asks, where the page is mounted, what time it is; how its template is filled in."""
 
 from __future__ import annotations
 
@@ -134,7 +134,9 @@ class Frame:
         return Reply(status=303, headers={"Location": self.url(path, **parameters)})
 
 
-Page: TypeAlias = "tuple[str, str, Callable[[Frame], Reply], Scope, Any] | tuple[str, str, Callable[[Frame], Reply], Scope, Any, Any]"
+Page: TypeAlias = (
+    "tuple[str, str, Callable[[Frame], Reply], Scope, Any] | tuple[str, str, Callable[[Frame], Reply], Scope, Any, Any]"
+)
 """Method, path, view, what it takes to be allowed, the type of the query, the type of the form."""
 
 

@@ -32,7 +32,9 @@ class WorkerLine(NamedTuple):
 class House:
     """What the house shows; each part is read when it is first asked for."""
 
-    def __init__(self, overview: Overview, views: Views, findings: Sequence[Finding], checked_at: int, now: int) -> None:
+    def __init__(
+        self, overview: Overview, views: Views, findings: Sequence[Finding], checked_at: int, now: int
+    ) -> None:
         self.overview = overview
         self.findings = findings
         self.checked_at = checked_at

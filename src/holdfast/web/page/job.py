@@ -110,7 +110,7 @@ class OneJob:
 
     @property
     def sentence(self) -> str:
-        """Why it is there, without the commands of a shell: what they do is a button here, and the hint has its line."""
+        """Why it is there, without commands of a shell: what they do is a button here, and the hint has its line."""
         text = re.sub(rf"; [a-z ]+: holdfast job [a-z]+ {self.job_id}", "", self.view.explanation.sentence)
         hint = self.view.explanation.details.get("hint")
         return text.removesuffix(f" Hint: {hint}.").removesuffix(f" Hint: {hint}") if hint else text
@@ -164,7 +164,11 @@ class OneJob:
         """So many executions, one after the other, have ended with the same error as the last one."""
         number = 0
         for one in reversed(self.view.executions):
-            if one.error is None or self.error is None or (one.error.type, one.error.step) != (self.error[0].type, self.error[0].step):
+            if (
+                one.error is None
+                or self.error is None
+                or (one.error.type, one.error.step) != (self.error[0].type, self.error[0].step)
+            ):
                 break
             number += 1
         return number
@@ -198,8 +202,13 @@ class OneJob:
         parent, own = self.view.parent, self.view.children
         siblings = self._views.children(parent.job_id)[:CHILDREN_SHOWN] if parent is not None else []
         ids = [one.job_id for one in (*siblings, *own[:CHILDREN_SHOWN])]
-        rows = {row.job.job_id: row for row in self._views.rows(list(dict.fromkeys([*ids, self.job_id, *([parent.job_id] if parent else [])])))}
-        found = [Relative(0, rows[parent.job_id], "", here=False)] if parent is not None and parent.job_id in rows else []
+        rows = {
+            row.job.job_id: row
+            for row in self._views.rows(list(dict.fromkeys([*ids, self.job_id, *([parent.job_id] if parent else [])])))
+        }
+        found = (
+            [Relative(0, rows[parent.job_id], "", here=False)] if parent is not None and parent.job_id in rows else []
+        )
         level = len(found)
         around = [(one.job_id, one.name) for one in siblings] or [(self.job_id, "")]
         if self.job_id not in {job_id for job_id, _ in around}:
@@ -209,7 +218,11 @@ class OneJob:
                 continue
             found.append(Relative(level, rows[job_id], name, here=job_id == self.job_id))
             if job_id == self.job_id:
-                found += [Relative(level + 1, rows[one.job_id], one.name, here=False) for one in own[:CHILDREN_SHOWN] if one.job_id in rows]
+                found += [
+                    Relative(level + 1, rows[one.job_id], one.name, here=False)
+                    for one in own[:CHILDREN_SHOWN]
+                    if one.job_id in rows
+                ]
         return found
 
     @property

@@ -1,4 +1,4 @@
-"""The list: which jobs are like this one, why is each where it is, and what would happen if one acted on all of them?"""
+"""The list: which jobs are like this one, why is each where it is, what would happen if one acted on all of them?"""
 
 from __future__ import annotations
 

@@ -20,7 +20,16 @@ from holdfast.web.page.shared import SharedReadings
 from holdfast.web.principal import Scope
 from holdfast.web.routes import Reply
 
-AXIS = ((0, "1 ms"), (1, "10"), (2, "100 ms"), (3, "1 s"), (4, "10 s"), (4.778, "1 min"), (5.778, "10 min"), (6.545, "1 h"))
+AXIS = (
+    (0, "1 ms"),
+    (1, "10"),
+    (2, "100 ms"),
+    (3, "1 s"),
+    (4, "10 s"),
+    (4.778, "1 min"),
+    (5.778, "10 min"),
+    (6.545, "1 h"),
+)
 
 
 class Machine:
@@ -38,7 +47,9 @@ class Machine:
         notes = {}
         for step in self.flow.steps:
             parts = ["commit"] if step.is_commit else []
-            parts.append(words.some(step.retry.most_tries - 1, "retry", "retries") if step.retry.most_tries > 1 else "one try")
+            parts.append(
+                words.some(step.retry.most_tries - 1, "retry", "retries") if step.retry.most_tries > 1 else "one try"
+            )
             if step.timeout:
                 parts.append(words.duration(step.timeout * words.SECOND))
             notes[step.name] = " · ".join(parts)
@@ -147,7 +158,9 @@ def show(frame: Frame) -> Reply:
     if name not in known:
         raise UnknownFlowError(f"flow {name!r} is not known here", hint=f"known: {', '.join(known) or 'none'}")
     flows = [(one, _count(frame.views, one)) for one in known if one != NAME or one == name]
-    return frame.reply("flow.html", _machine(frame, name, flows), axis=[(place(10**at), text) for at, text in AXIS], place=place)
+    return frame.reply(
+        "flow.html", _machine(frame, name, flows), axis=[(place(10**at), text) for at, text in AXIS], place=place
+    )
 
 
 PAGES: Sequence[Page] = (

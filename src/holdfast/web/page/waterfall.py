@@ -5,7 +5,7 @@ Long idle stretches are drawn shorter than they were, and say so: a job that wai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.hash_chain import ENDING_PLANNED, evidence_in
@@ -117,7 +117,12 @@ class Axis:
                 at = -(-inside.end // step) * step
                 continue
             x = self.x(at)
-            if x > 3 and x < 96 and (self.now is None or abs(x - self.x(self.now)) > 5) and (not ticks or x - ticks[-1][0] > 6):
+            if (
+                x > 3
+                and x < 96
+                and (self.now is None or abs(x - self.x(self.now)) > 5)
+                and (not ticks or x - ticks[-1][0] > 6)
+            ):
                 ticks.append((x, _tick(at, step)))
             at += step
         return ticks
@@ -126,7 +131,13 @@ class Axis:
 def _tick(at: int, step: int) -> str:
     if step >= words.DAY:
         return words.full(at)[5:10]
-    return words.precise(at)[6:] if step < words.SECOND else words.precise(at)[:8] if step < words.MINUTE else words.precise(at)[:5]
+    return (
+        words.precise(at)[6:]
+        if step < words.SECOND
+        else words.precise(at)[:8]
+        if step < words.MINUTE
+        else words.precise(at)[:5]
+    )
 
 
 class Waterfall:
@@ -135,8 +146,12 @@ class Waterfall:
     def __init__(self, view: JobView, journal: Sequence[JournalEntry], steps: Sequence[str], now: int) -> None:
         self._view, self._journal, self._names, self._now = view, journal, steps, now
         self._is_open = view.job.state in (JobState.PENDING, JobState.RUNNING)
-        self._ends = {entry.exec_id: entry for entry in journal if entry.exec_id and entry.exec_to in ("aborted", "done")}
-        self._endings = {entry.exec_id: entry for entry in journal if entry.exec_id and entry.reason.startswith(ENDING_PLANNED)}
+        self._ends = {
+            entry.exec_id: entry for entry in journal if entry.exec_id and entry.exec_to in ("aborted", "done")
+        }
+        self._endings = {
+            entry.exec_id: entry for entry in journal if entry.exec_id and entry.reason.startswith(ENDING_PLANNED)
+        }
         executions = view.executions
         self.left_out = max(0, len(executions) - MOST_EXECUTIONS)
         self._executions = executions[self.left_out :]
@@ -165,7 +180,9 @@ class Waterfall:
         if self._is_open and job.state is JobState.PENDING:
             row.stretches += self._between(before, at, max(self._now, at))
             if job.not_before > self._now:
-                row.stretches.append(Stretch("back", self._now, job.not_before, f"not before {words.precise(job.not_before)[:8]}"))
+                row.stretches.append(
+                    Stretch("back", self._now, job.not_before, f"not before {words.precise(job.not_before)[:8]}")
+                )
         last = executions[-1].execution if executions else None
         ended = (last.finished_at or 0) if last else job.updated_at
         row.said = words.duration(max(0, (self._now if self._is_open else ended) - job.created_at))
@@ -175,12 +192,23 @@ class Waterfall:
         """From the end of one execution to the begin of the next."""
         if end <= start:
             return
-        entry = self._ends.get(before.execution.exec_id) if before is not None else self._journal[0] if self._journal else None
+        entry = (
+            self._ends.get(before.execution.exec_id)
+            if before is not None
+            else self._journal[0]
+            if self._journal
+            else None
+        )
         evidence = evidence_in(entry.metadata) if entry is not None else None
         until = min(max(start, evidence.not_before if evidence else 0), end)
         waits_for = (evidence.wait_for or evidence.run_after) if evidence is not None else None
         if waits_for:
-            yield Stretch("job", start, end, f"waiting for job {words.short(waits_for)}, then in queue: {words.duration(end - start)}")
+            yield Stretch(
+                "job",
+                start,
+                end,
+                f"waiting for job {words.short(waits_for)}, then in queue: {words.duration(end - start)}",
+            )
             return
         if before is not None and before.execution.disposition in ("failed", "quarantined"):
             yield Stretch("ended", start, end, f"{before.execution.disposition} for {words.duration(end - start)}")
@@ -192,7 +220,9 @@ class Waterfall:
             yield Stretch("queue", until, end, f"waiting in queue {words.duration(end - until)}")
 
     def _end_of(self, one: ExecutionView) -> int:
-        return max(one.execution.started_at, one.execution.finished_at if one.execution.finished_at is not None else self._now)
+        return max(
+            one.execution.started_at, one.execution.finished_at if one.execution.finished_at is not None else self._now
+        )
 
     # --- the executions and their steps ---
 
@@ -208,15 +238,23 @@ class Waterfall:
         """How many steps have been begun by the last execution, or before it."""
         last = self._executions[-1].execution if self._executions else None
         ending = self._endings.get(last.exec_id) if last is not None else None
-        if ending is not None and ending.step in self._names:  # its cleanup may have taken back what was finished
+        if (
+            ending is not None and ending.step is not None and ending.step in self._names
+        ):  # its cleanup may have taken back what was finished
             return list(self._names).index(ending.step) + 1
-        return len(self._view.steps) + (1 if last is not None and self._open_step(self._executions[-1], last.started_at) else 0)
+        return len(self._view.steps) + (
+            1 if last is not None and self._open_step(self._executions[-1], last.started_at) else 0
+        )
 
     def _execution(self, one: ExecutionView) -> Row:
         execution = one.execution
         end, code = self._end_of(one), execution.code or ""
         is_live = execution.finished_at is None
-        tone = "failed" if code in (*CRASH_CODES, EndCode.ERROR, EndCode.UNRECOVERABLE, EndCode.ABORT, EndCode.TIMEOUT) else "dim"
+        tone = (
+            "failed"
+            if code in (*CRASH_CODES, EndCode.ERROR, EndCode.UNRECOVERABLE, EndCode.ABORT, EndCode.TIMEOUT)
+            else "dim"
+        )
         row = Row("ex", f"Execution {execution.attempt}", note=label_of(execution.lease_owner), tone=tone)
         row.said = "" if is_live else f"{code} {words.duration(end - execution.started_at)}"
         row.running_since = execution.started_at if is_live else None
@@ -240,8 +278,12 @@ class Waterfall:
             failure = evidence.failure if evidence is not None else None
             tags = (f"{failure.tries} tries",) if failure is not None and failure.tries > 1 else ()
             _, said, tone = _ENDINGS.get(evidence.code or "" if evidence is not None else "", ("run", "ended", ""))
-            row = Row("s", ending.step, tags=tags, said=said, tone=tone, failed_at=[ending.at] if tone == "failed" else [])
-            row.stretches.append(Stretch("run", at, max(at, ending.at), f"{words.duration(max(0, ending.at - at))}, {said}"))
+            row = Row(
+                "s", ending.step, tags=tags, said=said, tone=tone, failed_at=[ending.at] if tone == "failed" else []
+            )
+            row.stretches.append(
+                Stretch("run", at, max(at, ending.at), f"{words.duration(max(0, ending.at - at))}, {said}")
+            )
             at = max(at, ending.at)
             yield row
         row_of_open = self._open_step(one, at)
@@ -256,11 +298,22 @@ class Waterfall:
             name = current.step
         else:
             entry = self._ends.get(execution.exec_id)
-            name = entry.step if entry is not None and entry.step else step_at(tuple(self._names), _next(one.steps, self._view.steps))
+            name = (
+                entry.step
+                if entry is not None and entry.step
+                else step_at(tuple(self._names), _next(one.steps, self._view.steps))
+            )
         if name is None or (not is_live and execution.code in (EndCode.COMPLETED, EndCode.HANDOFF)):
             return None
         end = self._end_of(one)
-        tags = tuple(tag for tag, there in (("interrupted", execution.interrupted), (f"{execution.tries} tries", execution.tries > 1)) if there)
+        tags = tuple(
+            tag
+            for tag, there in (
+                ("interrupted", execution.interrupted),
+                (f"{execution.tries} tries", execution.tries > 1),
+            )
+            if there
+        )
         row = Row("s", name, tags=tags)
         if is_live:
             self._add_live(row, one, at, end)
@@ -296,15 +349,21 @@ class Waterfall:
             execution = one.execution
             if crashed is not None:
                 after = execution.started_at - (crashed.execution.finished_at or execution.started_at)
-                yield Mark("take", execution.started_at, f"{label_of(execution.lease_owner)} took over after {words.duration(max(0, after))}")
+                yield Mark(
+                    "take",
+                    execution.started_at,
+                    f"{label_of(execution.lease_owner)} took over after {words.duration(max(0, after))}",
+                )
             crashed = one if execution.code in CRASH_CODES else None
             if crashed is not None:
                 entry = self._ends.get(execution.exec_id)
                 where = f" in {entry.step}" if entry is not None and entry.step else ""
-                yield Mark("crash", execution.finished_at or 0, f"{label_of(execution.lease_owner)}: {execution.code}{where}")
+                yield Mark(
+                    "crash", execution.finished_at or 0, f"{label_of(execution.lease_owner)}: {execution.code}{where}"
+                )
 
 
-_ENDINGS = {
+_ENDINGS: Mapping[str, tuple[str, str, str]] = {
     EndCode.CRASHED: ("cut", "died", "failed"),
     EndCode.STALLED: ("cut", "stalled", "failed"),
     EndCode.ABANDONED: ("cut", "given up", "failed"),

@@ -18,7 +18,6 @@ from holdfast_images.source.location import (
     location_of,
     masked,
     origin_of,
-    settings_of,
     without_secrets,
 )
 
@@ -148,13 +147,6 @@ def test_the_same_object_has_the_same_origin_whoever_signed_for_it() -> None:
     assert origin_of(location_of("s3://bucket/a/b")) == ("bucket", "a/b")
     assert origin_of(location_of("file:///a/b")) == ("file://", "/a/b")
     assert origin_of(location_of("https://host/a?v=1")) != origin_of(location_of("https://host/a?v=2"))
-
-
-def test_the_variables_of_aws_are_read() -> None:
-    settings = settings_of({"AWS_ENDPOINT_URL": "https://store.example", "AWS_DEFAULT_REGION": "eu-west-3"})
-
-    assert (settings.endpoint, settings.region) == ("https://store.example", "eu-west-3")
-    assert settings_of({}) == SourceSettings()
 
 
 @pytest.mark.parametrize(

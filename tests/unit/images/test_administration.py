@@ -11,7 +11,7 @@ from holdfast_images.catalog.tables import Verification
 from holdfast_images.devices.protocol import PoolHealth, PoolStatus
 from holdfast_images.gc import Action, Leftover
 from holdfast_images.model import Fingerprint
-from tests.unit.images.maintenance.test_collecting import NOW, image
+from tests.unit.images.test_gc import NOW, image
 
 PATH = Path("/images/a.tar")
 SEEN = Fingerprint(1, 2, 3, 4)
