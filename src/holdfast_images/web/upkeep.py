@@ -238,6 +238,11 @@ class UpkeepRoutes:
                 problems=(409, 503),
                 description=f"Deep up to {DEEP_BYTES:,} bytes of file and device together.",
             ),
+            *self._for_all(),
+        )
+
+    def _for_all(self) -> Sequence[Route]:
+        return (
             _route(
                 "POST",
                 "/v1/image-verification",
