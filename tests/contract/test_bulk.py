@@ -241,6 +241,26 @@ def test_a_killed_bulk_action_goes_on_and_acts_on_no_job_twice(backend: Backend,
     assert len(bench.store.executions(job_id)) == 2
 
 
+def test_any_worker_of_the_command_line_runs_it(backend: Backend, bench: Bench, engine: Engine) -> None:
+    failed = bench.ended(queue="q")
+    job_id = Bulk(engine).submit(JobFilter(queue="q"), "retry", reason="r")
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast.cli",
+        "--store",
+        backend.place,
+        "--app",
+        "tests.integration.fleet_app:fleet_flow",
+    ]
+    worker = subprocess.run(
+        [*command, "worker", "--exit-when-idle"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert engine.wait(job_id, timeout=1).state is JobState.SUCCEEDED, worker.stderr
+    assert bench.state(failed) is JobState.PENDING
+
+
 def test_what_makes_no_sense_is_refused(engine: Engine) -> None:
     bulk = Bulk(engine)
 

@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from holdfast import logs
+from holdfast.bulk import Bulk
 from holdfast.cli.command import Command, CommandSettings, ExitCode
 from holdfast.cli.context import App, app_of, opened
 from holdfast.cli.output import print_json
@@ -350,6 +351,8 @@ def worker_of(engine: Engine, options: RunOptions) -> Worker:
     """A worker that is not started yet."""
     # After each statement the writer has to get the interpreter back; the default of 5 ms would be its latency.
     sys.setswitchinterval(SWITCH_INTERVAL)
+    # Bulk actions are jobs of the engine's own: whoever submits one counts on any worker.
+    Bulk(engine)
     return Worker(engine.store, engine.flows, _settings_of(options), Telemetry())
 
 
