@@ -229,7 +229,8 @@ def test_changes_are_read_to_their_end_and_on_from_there(http: Asking) -> None:
 
     assert [one["entry"]["job_id"] for one in page["changes"]] == [first]
     assert [one["entry"]["job_id"] for one in more] == [second]
-    assert code(http.get("/v1/changes?after=999999999999999999")) == (410, "changes-lost")
+    assert code(http.get("/v1/changes?after=999999999999999999.0.1.")) == (410, "changes-lost")
+    assert code(http.get("/v1/changes?after=nonsense")) == (400, "invalid-parameter")
 
 
 # --- waiting ---

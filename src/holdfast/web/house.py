@@ -15,7 +15,7 @@ from holdfast.bulk import Action, Bulk, BulkPreview
 from holdfast.client import checked_metadata, given
 from holdfast.core.records import QueueEvent
 from holdfast.core.states import JobState
-from holdfast.errors import BadInput, ChangesLostError, HoldfastError, QueueNotFoundError
+from holdfast.errors import HoldfastError, QueueNotFoundError
 from holdfast.store.commands import Submitted
 from holdfast.store.listing import JobFilter
 from holdfast.store.submit import QUEUE_LIMIT
@@ -92,8 +92,8 @@ def _stats(call: Call) -> Reply:
 # --- what changes -------------------------------------------------------------------------------------------
 
 
-PLACE = r"^[0-9]{1,18}(\.[0-9A-Z]{0,26}\.[0-9]{1,18})?$"
-"""What a place in the order of changes looks like on one store or the other."""
+PLACE = r"^[0-9]{1,18}\.[0-9A-Za-z]{1,26}\.[0-9]{1,18}\.[0-9a-f]{0,64}$"
+"""What a place in the order of changes looks like; see holdfast.store.change_feed."""
 
 
 class ChangesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,10 +116,7 @@ def _changes(call: Call) -> Reply:
     query: ChangesQuery = call.query
     # The end first: what is committed while the page is read comes behind it, and is asked for again.
     end = call.views.last_change()
-    try:
-        found = call.views.changes(query.after, query.limit)
-    except BadInput:  # it is a place of the other kind of store
-        raise ChangesLostError(query.after or "") from None
+    found = call.views.changes(query.after, query.limit)
     last = found[-1].number if found else (query.after or end)
     more = last if len(found) == query.limit else None
     return Reply(body=ChangePage(changes=found, last=last), headers=link_headers(call, next=more))
