@@ -13,8 +13,9 @@ from holdfast.web.routes import Services
 
 THREADS = 8
 """Below the number of connections that a store opens at once."""
-MOST_WAITING = 200
-"""Requests that wait for a thread; what comes beyond is told to come again."""
+MOST_WAITING = 2_500
+"""Requests that wait for a thread, as many as there are connections: after a restart all listeners come at once, and a
+browser that is told to come again never does. What comes beyond is refused."""
 
 T = TypeVar("T")
 

@@ -67,16 +67,16 @@ def test_a_scope_lets_do_what_it_covers_and_no_more(served: ServedHere) -> None:
 
 
 def test_a_token_that_has_expired_or_was_revoked_is_refused_with_the_next_request(served: ServedHere) -> None:
-    short, revoked = served.token("short", lifetime_ms=600), served.token("revoked")
+    short, revoked = served.token("short", lifetime_ms=4000), served.token("revoked")
     with served.client(short) as one, served.client(revoked) as other:
         before = [one.get("/v1/stats").status_code, other.get("/v1/stats").status_code]
         served.tokens.revoke("revoked", actor="operator:test")
         at_once = other.get("/v1/stats").status_code
-        time.sleep(0.7)
-        later = one.get("/v1/stats").status_code
+        later = eventually(lambda: one.get("/v1/stats").status_code == 401)
 
     assert before == [200, 200]
-    assert (at_once, later) == (401, 401)
+    assert at_once == 401
+    assert later
 
 
 @pytest.mark.parametrize(
