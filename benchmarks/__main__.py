@@ -25,6 +25,7 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
     "engine": ("engine.py", "--only", "counts", "noop", "five", "submit", "two-workers", "imports", "history"),
     "fleet": ("engine.py", "--store", "postgres"),
     "peers": ("compare.py",),
+    "serve": ("serve.py",),
     "images": ("images.py",),
 }
 RESULTS = HERE / "results.json"

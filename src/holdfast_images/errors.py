@@ -182,8 +182,8 @@ class NotPermitted(Permanent):
         """What the kernel has refused, and what to do about it."""
         return cls(
             f"{error.filename or 'a file of the state'}: {error.strerror or error}",
-            hint=f"Holdfast runs here as user {os.geteuid()}: run it as the owner of the state and its data, or give"
-            " them to this user",
+            hint=f"Holdfast runs here as user {os.geteuid()}: run it as the owner of the file, or give it to this user;"
+            " a state and its data belong to one user",
         )
 
 

@@ -20,7 +20,10 @@ from tests.acceptance.driving import PATIENCE, Holdfast
 
 COMMANDS = dict(commands())
 LEAVES = [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)]
-HEAVY = ("asyncio", "concurrent.futures", "msgspec", "prometheus_client", "rich", "shutil", "sqlite3")
+HEAVY = (
+    "asyncio", "concurrent.futures", "jinja2", "msgspec", "prometheus_client", "rich", "shutil", "sqlite3", "starlette",
+    "uvicorn",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

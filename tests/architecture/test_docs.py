@@ -133,7 +133,7 @@ def test_fragments_are_few_and_are_python() -> None:
 
 
 def test_every_block_says_what_it_is() -> None:
-    programs, data = {"python", "python no-run", "sh", "sql"}, {"ini", "json", "toml", "yaml"}
+    programs, data = {"python", "python no-run", "sh", "sql"}, {"ini", "json", "nginx", "toml", "yaml"}
     known = {*programs, *data, "text", "text output", ""}
 
     assert [(name_of(page), block.line) for page in PAGES for block in blocks(page) if block.info not in known] == []

@@ -128,6 +128,12 @@ BY_HAND: dict[str, str] = {
     "progress in the year 2286": "UPDATE executions SET progressed_at = 9999999999999 WHERE status = 'in_progress'",
     "a next try in the year 2286": "UPDATE executions SET retry_at = 9999999999999 WHERE status = 'in_progress'",
     "a step that no flow has": "UPDATE executions SET position = 99 WHERE status = 'in_progress'",
+    "tries that no policy allows": "UPDATE executions SET tries = 9999999999 WHERE status = 'in_progress'",
+    "tries below zero": "UPDATE executions SET tries = -1 WHERE status = 'in_progress'",
+    "progress that is no JSON": "UPDATE executions SET progress = 'half' WHERE status = 'in_progress'",
+    "progress that is no object": "UPDATE executions SET progress = '[1]' WHERE status = 'in_progress'",
+    "an interruption that was none": "UPDATE executions SET interrupted = '1' WHERE status = 'in_progress'",
+    "an interruption that is none": "UPDATE executions SET interrupted = '2' WHERE status = 'in_progress'",
     "children removed": "DELETE FROM children WHERE parent = '{parent}'",
     "a child that is none": "INSERT INTO children VALUES ('{new}', 'kid', 0, '{ok}', 0)",
     "an end long ago": "UPDATE jobs SET updated_at = 1 WHERE job_id = '{fail}'",
@@ -289,3 +295,32 @@ def test_an_edit_behind_the_rules_is_found_by_its_name(bench: Bench, backend: Ba
         put_back()
 
     assert code in {finding.code for finding in check(bench.store, deep=False)}
+
+
+def test_an_interruption_that_was_taken_away_is_found(bench: Bench, backend: Backend) -> None:
+    claim = bench.running()
+    bench.crash()
+    again = bench.take()
+    before = check(bench.store, deep=False)
+    with backend.shell() as shell:
+        put_back = backend.without_triggers(shell)
+        shell.execute(f"UPDATE executions SET interrupted = '0' WHERE exec_id = '{again.exec_id}'")
+        put_back()
+
+    assert (again.job.job_id, again.interrupted, before) == (claim.job.job_id, True, [])
+    assert [finding.code for finding in check(bench.store, deep=False)] == ["execution-changed"]
+
+
+def test_an_interruption_is_told_again_until_a_step_is_finished(bench: Bench) -> None:
+    bench.running()
+    bench.crash()
+    for _ in range(2):
+        claim = bench.take()
+        bench.apply(give_back(claim))
+        assert (claim.interrupted, check(bench.store, deep=False)) == (True, [])
+    claim = bench.take()
+    bench.apply(finish_step(claim), give_back(claim))
+    last = bench.take()
+
+    assert (claim.interrupted, last.interrupted) == (True, False)
+    assert check(bench.store, deep=False) == []

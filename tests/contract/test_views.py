@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import Client, Flow
+from holdfast.core.records import ErrorRecord
 from holdfast.core.states import Disposition, JobState
 from holdfast.errors import BadInput, JobNotFoundError, UnknownFlowError
 from holdfast.store.rows import new_ulid
@@ -105,6 +106,8 @@ def test_a_list_shows_the_jobs_of_which_all_is_true(bench: Bench, views: Views) 
     assert listed(step="one") == [pending, failed.job.job_id]
     assert listed(queue="q", states=(JobState.RUNNING,), step="two") == [running.job.job_id]
     assert listed(queue="nobody's") == []
+    assert listed(job_ids=(done, pending)) == [pending, done]
+    assert listed(job_ids=(done, pending), queue="q") == [done]
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "'; DROP TABLE jobs; --", "%", "!"])
@@ -155,6 +158,15 @@ def test_a_count_stops_where_it_is_told_to(bench: Bench, views: Views) -> None:
     assert views.count() == BoundedCount(count=10_000, capped=True)
     assert views.count(JobFilter(states=(JobState.PENDING,))) == BoundedCount(count=10_000, capped=True)
     assert views.count(JobFilter(states=(JobState.FAILED,))) == BoundedCount(count=0)
+
+
+def test_given_jobs_are_shown_in_the_order_in_which_they_are_given(bench: Bench, views: Views) -> None:
+    one, two, three = (bench.submit() for _ in range(3))
+
+    assert ids(views.rows([two, new_ulid(1), one, three])) == [two, one, three]
+    assert ids(views.rows([])) == []
+    with pytest.raises(BadInput):
+        views.rows([one] * 501)
 
 
 # --- one job -----------------------------------------------------------------------------------------------
@@ -212,6 +224,42 @@ def test_a_flow_is_a_machine_with_figures(bench: Bench) -> None:
         views.flow("nobody's")
 
 
+def test_a_flow_shows_where_jobs_fail_of_what_and_where_they_are_done_already(bench: Bench) -> None:
+    views = Views(Client(bench.store, [a_flow()]))
+    early = bench.running()
+    bench.apply(finish_step(early))
+    bench.apply(commit(early, position=1), finish(early))
+    for text in ("the disk is full", "the disk is full again"):
+        failed = bench.running()
+        record = ErrorRecord(type="NoSpace", message=text, step="two")
+        bench.apply(end(failed, error=text, failure=record))
+        bench.clock.advance(1)
+    bench.running()
+    bench.crash()
+    shown = views.flow("demo")
+    figures = {one.step: one for one in shown.statistics}
+
+    assert [(edge.source, edge.target, edge.count) for edge in shown.handoffs] == [("two", "succeeded", 1)]
+    assert [(one.type, one.step, one.count, one.message) for one in shown.failures] == [
+        ("NoSpace", "two", 2, "the disk is full again")
+    ]
+    assert (shown.entered, shown.crashes, shown.pending.count) == (4, 1, 1)
+    assert sum(figures["one"].histogram) == figures["one"].done_last_hour == 1
+    assert shown.p95_ms is not None
+
+
+def test_a_flow_that_is_not_registered_is_known_by_its_jobs(bench: Bench, views: Views) -> None:
+    bench.submit(**OLD)
+    bench.clock.advance(1)
+    bench.submit()
+    shown = views.flow("demo")
+
+    assert (shown.registered, shown.fingerprint) == (False, FINGERPRINT)
+    assert [node.name for node in shown.steps] == ["one", "two", "three"]
+    assert [one.fingerprint for one in shown.older] == [OLD["fingerprint"]]
+    assert views.flow_names() == ["demo"]
+
+
 # --- the house ---------------------------------------------------------------------------------------------
 
 
@@ -237,3 +285,30 @@ def test_the_house_shows_queues_workers_and_counts(bench: Bench, views: Views) -
         "quarantined": 1,
     }
     assert (len(shown.throughput), sum(shown.throughput), shown.throughput[-1]) == (60, 1, 1)
+
+
+def test_jobs_that_get_nowhere_are_found(bench: Bench, views: Views) -> None:
+    stuck = bench.running()
+    bench.clock.advance(400)
+    slow = views.slow()
+    bench.running()
+    bench.clock.advance(300)
+    stalled = views.slow()
+
+    assert [(one.job_id, one.step, one.stalled) for one in slow] == [(stuck.job.job_id, "one", False)]
+    assert [(one.job_id, one.stalled) for one in stalled] == [(stuck.job.job_id, True)]
+
+
+def test_the_house_counts_what_was_lost_with_a_worker_by_host(bench: Bench, views: Views) -> None:
+    claim = bench.running()
+    bench.crash()
+    again = bench.take(OTHER)
+    bench.apply(record_try(again, 1, position=0, error="not yet"), worker=OTHER)
+    done = bench.ended(Disposition.QUARANTINED)
+    shown = views.overview()
+
+    assert claim.job.job_id == again.job.job_id
+    assert shown.crashes == {"host-a": 1}
+    assert shown.retrying == 1
+    assert shown.last_hour.quarantined == 1
+    assert shown.oldest_quarantined_at == bench.store.job(done).updated_at

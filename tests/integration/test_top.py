@@ -39,7 +39,7 @@ class Terminal:
     def __init__(self, command: list[str], *, columns: int = 100, lines: int = 30) -> None:
         self.master, slave = pty.openpty()
         self._slave = os.dup(slave)
-        self.resize(columns, lines, tell=False)
+        self.resize(columns, lines)
         self.before = termios.tcgetattr(slave)
         environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         environment |= {"TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
@@ -49,7 +49,7 @@ class Terminal:
         os.close(slave)
         self.seen = b""
 
-    def resize(self, columns: int, lines: int, *, tell: bool = True) -> None:
+    def resize(self, columns: int, lines: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def keys(self, text: str) -> None:
@@ -260,6 +260,8 @@ def test_it_follows_the_size_of_the_terminal(house: House) -> None:
         terminal.seen = b""
         terminal.resize(160, 40)
         terminal.shows(f"{job_id} take-order")
+
+        assert b"\xe2\x80\xa6" + job_id[-6:].encode() not in terminal.seen.rpartition(b"LAST CHANGES")[0]
 
 
 def test_an_idle_house_costs_next_to_nothing(backend: Backend) -> None:

@@ -19,7 +19,9 @@ from holdfast.core.invariants import check_job
 from holdfast.core.states import Disposition, JobState
 from holdfast.core.step import EndCode
 from holdfast.errors import (
+    CycleError,
     InvalidStateTransitionError,
+    JobNotFoundError,
     KeyInUseError,
     LeaseLost,
     ParentEndedError,
@@ -310,12 +312,28 @@ class StoreMachine(RuleBasedStateMachine):
         if not claims:
             return
         claim = claims[which % len(claims)]
-        child = next(self.model.jobs[kid] for (p, _), kid in self.model.children.items() if p == claim.job.job_id)
-        if self._waits_on(child, claim.job.job_id):
+        kid = next(kid for (parent, _), kid in self.model.children.items() if parent == claim.job.job_id)
+        child = self.model.jobs.get(kid)
+        # A key may have made one its child that was pruned, or that is its own ancestor.
+        if child is None or self._waits_on(child, claim.job.job_id) or child in self._ancestors(claim.job.job_id):
+            self._is_refused(claim, b.give_back(claim, EndCode.WAITING, wait_for=kid))
             return
         applied = self._write(claim, b.give_back(claim, EndCode.WAITING, wait_for=child.job_id))
         if applied:
             self.model.abort(applied, ["pending"], waits_for=child)
+
+    def _is_refused(self, claim: Claim, write: Write) -> None:
+        is_live = self._is_live(claim)
+        [answer] = self.bench.write(write, worker=self._owner(claim))
+        self._learn_leases(self._owner(claim))
+        assert isinstance(answer, CycleError | JobNotFoundError if is_live else LeaseLost)
+
+    def _ancestors(self, job_id: str | None) -> list[Job]:
+        found: list[Job] = []
+        while job_id is not None and (job := self.model.jobs.get(job_id)) is not None:
+            found.append(job)
+            job_id = job.parent
+        return found
 
     def _waits_on(self, job: Job, target: str) -> bool:
         while job.job_id != target and job.waits_for is not None:

@@ -18,6 +18,7 @@ from holdfast.core.hash_chain import (
     seal_of,
     steps_evidence,
 )
+from holdfast.core.progress import impossible_signs
 from holdfast.core.records import Ending, ExecutionRecord, JobRecord, JournalEntry, encoded_record, storable
 from holdfast.core.retry import PARK_AFTER
 from holdfast.core.states import (
@@ -233,9 +234,8 @@ def _leases(subject: str, executions: tuple[ExecutionRecord, ...], now: int) -> 
 def _signs_of_life(subject: str, facts: JobFacts, rows: FactRows, now: int) -> Iterator[Finding]:
     """By these a stall is judged: one in the future would hide it until then."""
     steps = None if rows.definition is None else len(rows.definition.steps)
-    for execution in facts.executions:
-        if execution.status not in LIVE_STATUSES:
-            continue
+    before = {execution.attempt: execution for execution in facts.executions}
+    for execution in (one for one in facts.executions if one.status in LIVE_STATUSES):
         which = f"execution {execution.exec_id}"
         limits = {"progressed_at": CLOCK_SLACK_MS, "retry_at": round(PARK_AFTER * 1000) + CLOCK_SLACK_MS}
         for name, most in limits.items():
@@ -247,8 +247,8 @@ def _signs_of_life(subject: str, facts: JobFacts, rows: FactRows, now: int) -> I
                     f"{which}: {name} is {ahead // 1000} s ahead; "
                     "unless the clock was set back, somebody has written it",
                 )
-        if steps is not None and execution.position >= steps:
-            yield error("execution-changed", subject, f"{which} is at a step that cannot be: {execution.position}")
+        for said in impossible_signs(execution, before.get(execution.attempt - 1), steps):
+            yield error("execution-changed", subject, f"{which}: {said}")
 
 
 def _times(subject: str, facts: JobFacts, journal: Sequence[JournalEntry]) -> Iterator[Finding]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from holdfast.core.flow import Definition
-from holdfast.core.records import JobRecord
+from holdfast.core.records import ExecutionRecord, JobRecord
+from holdfast.core.retry import MOST_RETRIES
 from holdfast.core.states import JobState, attempts
-from holdfast.core.step import CARRYING_CODES, CLEANUP_POSITION
+from holdfast.core.step import CARRYING_CODES, CLEANUP_POSITION, INTERRUPTING_CODES
 
 CLEANUP = "cleanup"
 
@@ -122,6 +124,24 @@ def _object(text: str | None) -> dict[str, Any] | None:
         return msgspec.json.decode(text, type=dict[str, Any]) if text else None
     except msgspec.MsgspecError:
         return None
+
+
+def impossible_signs(execution: ExecutionRecord, before: ExecutionRecord | None, steps: int | None) -> Iterator[str]:
+    """What no worker has written of a live execution of this many steps; `before` is the one before it.
+
+    Any other step, count of tries or report of progress is one that a worker may have written.
+    """
+    if steps is not None and execution.position >= steps:
+        yield f"it is at a step that cannot be: {execution.position}"
+    if execution.tries > MOST_RETRIES + 1:
+        yield f"it counts {execution.tries} failed tries, more than any policy allows"
+    if execution.progress is not None and _object(execution.progress) is None:
+        yield "its progress is not what a step reports"
+    code = None if before is None else before.code
+    # One that was told of an interruption tells the next one, unless it has finished a step, which may be forgotten.
+    may_be = code in INTERRUPTING_CODES or (before is not None and before.interrupted and code in CARRYING_CODES)
+    if (execution.interrupted and not may_be) or (code in INTERRUPTING_CODES and not execution.interrupted):
+        yield f"interrupted is {execution.interrupted}, and the one before it ended as {code or 'none'}"
 
 
 # --- Is a running execution getting anywhere? Judged from its last sign of progress ---------------------

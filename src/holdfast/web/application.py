@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from starlette.routing import BaseRoute, Router
@@ -15,7 +13,7 @@ from starlette.websockets import WebSocketClose
 
 from holdfast.engine import Engine
 from holdfast.errors import BadInput
-from holdfast.web import flows, house, jobs, openapi, upkeep
+from holdfast.web import access, events, flows, house, jobs, openapi, upkeep
 from holdfast.web.dispatch import Endpoint, problem_response
 from holdfast.web.limits import Guarded
 from holdfast.web.principal import Authenticator, nobody
@@ -97,16 +95,15 @@ def _own_routes() -> Iterator[Route]:
     yield from flows.ROUTES
     yield from jobs.ROUTES
     yield from upkeep.ROUTES
+    yield from events.ROUTES
+    yield from access.ROUTES
     yield from openapi.ROUTES
-    if find_spec("holdfast.web.events"):
-        yield from import_module("holdfast.web.events").ROUTES
 
 
-def _renderer(engine: Engine, extensions: Sequence[Extension]) -> Renderer | None:
-    if find_spec("holdfast.web.page") is None:
-        return None
-    made: Renderer = import_module("holdfast.web.page").Site(engine, extensions)
-    return made
+def _renderer(engine: Engine, extensions: Sequence[Extension]) -> Renderer:
+    from holdfast.web.page import Site  # noqa: PLC0415 - an API alone does without templates
+
+    return Site(engine, extensions)
 
 
 async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from holdfast.bulk import Action, Bulk, BulkPreview
 from holdfast.client import checked_metadata, given
 from holdfast.core.records import QueueEvent
 from holdfast.core.states import JobState
-from holdfast.errors import BadInput, ChangesLostError, QueueNotFoundError
+from holdfast.errors import BadInput, ChangesLostError, HoldfastError, QueueNotFoundError
 from holdfast.store.commands import Submitted
 from holdfast.store.listing import JobFilter
 from holdfast.store.submit import QUEUE_LIMIT
@@ -24,8 +25,10 @@ from holdfast.web.flows import SubmittedJob, submitted_reply
 from holdfast.web.idempotency import once
 from holdfast.web.jobs import Reason, Text, Time
 from holdfast.web.principal import Scope
-from holdfast.web.problems import Refused
+from holdfast.web.problems import RETRY_AFTER, Refused
 from holdfast.web.routes import Call, Reply, Route, Services
+
+log = logging.getLogger("holdfast.web")
 
 # --- is it there? -------------------------------------------------------------------------------------------
 
@@ -42,7 +45,14 @@ def _livez(_call: Call) -> Reply:
 
 
 def _readyz(call: Call) -> Reply:
-    call.engine.store.last_change()
+    try:
+        call.engine.store.last_change()
+    except HoldfastError as error:
+        # Everybody may ask, and is not told where the database is.
+        log.warning("the store cannot be used: %s", error)
+        raise Refused(
+            503, "not-ready", "the store cannot be used", headers={"Retry-After": str(RETRY_AFTER)}
+        ) from error
     return Reply(body=Health(status="ready"))
 
 

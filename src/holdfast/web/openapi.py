@@ -23,6 +23,7 @@ SUBMIT = "submitJob"
 PATH_PARAMETERS: Mapping[str, Json] = {
     "job_id": {"type": "string", "pattern": "^[0-7][0-9A-HJKMNP-TV-Z]{25}$"},
     "flow": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 100},
+    "token": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]*$", "maxLength": 100},
     "queue": {"type": "string", "pattern": "^(-|[A-Za-z0-9][A-Za-z0-9._-]*)$", "maxLength": 100},
 }
 REQUEST_HEADERS: Mapping[str, tuple[str, str | None, bool]] = {

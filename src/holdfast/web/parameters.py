@@ -28,6 +28,7 @@ PATH_CHECKS: Mapping[str, Callable[[str], str]] = {
     "job_id": checked_job_id,
     "flow": lambda text: checked_name(text, "flow"),
     "queue": _queue,
+    "token": lambda text: checked_name(text, "token"),
 }
 """What may stand in a path, by the name of its place; an extension checks its own in the handler."""
 

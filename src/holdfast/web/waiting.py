@@ -77,7 +77,10 @@ class Waiting:
         try:
             while waiters := self._there(listener):
                 began = time.monotonic()
-                self._tell(waiters)
+                try:
+                    self._tell(waiters)
+                except Exception:  # the next look may succeed, and without this thread nobody would be told anything
+                    log.exception("could not look at the jobs that are waited for; they are looked at again")
                 time.sleep(max(SHORTEST_REST, REST * (time.monotonic() - began)))
                 listener.wait(LONGEST_SLEEP)
         finally:

@@ -255,6 +255,7 @@ def test_images_and_snapshots_are_listed(images: ImageManager, source: str) -> N
     assert (listed.device_name, listed.snapshots) == (done.device_name, ("snap-demo",))
     assert snapshot.device_path == done.snapshot_path
     assert images.images("failed") == []
+    assert images.counts() == {("image", "completed"): 1, ("device", "verified"): 1, ("snapshot", "active"): 1}
 
 
 @both_stores

@@ -15,7 +15,7 @@ from holdfast.bulk import ACTED_ON, Action
 from holdfast.client import given
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.core.values import checked_name
-from holdfast.errors import BadInput, StateError
+from holdfast.errors import BadInput, QueueNotFoundError, StateError
 from holdfast.views import JobFilter, JobView
 from holdfast.web.page import words
 from holdfast.web.page.frame import Frame, Notice, Page, ViewQuery
@@ -240,7 +240,9 @@ def ask_resume(frame: Frame) -> Reply:
 def _queue_form(frame: Frame, action: str) -> Reply:
     name = _queue(frame.call.query.queue)
     found = next((one for one in frame.views.queues() if one.queue.name == name), None)
-    history = frame.engine.store.queue_history(name, limit=5)  # QueueNotFoundError of one that is not there
+    if found is None:
+        raise QueueNotFoundError(name)
+    history = frame.engine.store.queue_history(name, limit=5)
     return frame.reply("queue.html", found, action=action, history=history)
 
 

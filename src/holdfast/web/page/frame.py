@@ -112,6 +112,7 @@ class Frame:
             "query_of": query_of,
             "may": self.may,
             "sheets": [],
+            "shows_nav": self.call.principal is not None,
             "notice": None,
             "back": self.url("/"),
             "v": view,

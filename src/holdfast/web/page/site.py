@@ -92,7 +92,7 @@ class Site:
         frame = self._frame(call)
         template = "login.html" if problem.status == 401 else "problem.html"
         next_path = call.url_path if call.method in ("GET", "HEAD") else "/"
-        body = frame.render(template, problem=problem, next=next_path, title=problem.title)
+        body = frame.render(template, problem=problem, next=next_path, shows_nav=problem.status != 401)
         return Reply(body=body, status=problem.status)
 
     def _asset(self, call: Call) -> Reply:
