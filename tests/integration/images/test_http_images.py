@@ -272,6 +272,44 @@ def test_archives_are_inspected_and_images_verified(api: ImageApi, tmp_path: Pat
     assert isinstance(everything["findings"], list)
 
 
+def test_an_inspection_ends_at_its_limits(api: ImageApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast_images.web.upkeep.INSPECT_BYTES", 1000)
+    monkeypatch.setattr("holdfast_images.web.upkeep.INSPECT_SECONDS", 0.5)
+    gate = Gate()
+    with gate.server.running():
+        waited = api.problem("POST", "/v1/image-inspections", json={"source": gate.url})
+        gate.open()
+        too_large = api.ask("POST", "/v1/image-inspections", json={"source": gate.url})
+
+    assert waited == (422, "extraction-timed-out")
+    assert (too_large.status_code, too_large.json()["facts"]["code"]) == (422, "IMAGE_TOO_LARGE")
+
+
+def test_what_is_too_large_to_be_read_at_once_is_left_to_the_host(
+    api: ImageApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with api.worker():
+        process(api, source_of(tmp_path))
+    monkeypatch.setattr("holdfast_images.web.upkeep.DEEP_BYTES", 1000)
+    deep = api.ask("POST", "/v1/images/demo/verify", json={"deep": True})
+    shallow = api.ask("POST", "/v1/images/demo/verify", json={})
+
+    assert (deep.status_code, deep.json()["code"]) == (422, "too-large")
+    assert "holdfast image verify demo --deep" in deep.json()["hint"]
+    assert shallow.json() == {"findings": []}
+
+
+@both_stores
+def test_many_requests_at_once_share_what_is_open(api: ImageApi, tmp_path: Path) -> None:
+    with api.worker():
+        process(api, source_of(tmp_path))
+    paths = ["/v1/images", "/v1/images/demo", "/v1/snapshots", "/v1/image-locks", "/v1/image-counts", "/v1/image-room"]
+    answers = api.ask_at_once(*paths * 8)
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.text for answer in answers[:: len(paths)]} == {answers[0].text}
+
+
 @both_stores
 def test_leftovers_go_by_the_plan_that_was_looked_at(api: ImageApi, tmp_path: Path, settings: Settings) -> None:
     with api.worker():
