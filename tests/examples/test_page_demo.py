@@ -90,4 +90,4 @@ def test_a_killed_demo_takes_its_processes_along(tmp_path: Path) -> None:
     demo.kill()
     demo.communicate(timeout=PATIENCE)
 
-    eventually(lambda: not with_that_in_environment(str(tmp_path)), "processes are left")
+    eventually(lambda: not with_that_in_environment(str(tmp_path)))

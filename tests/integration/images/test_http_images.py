@@ -184,6 +184,27 @@ def test_who_is_no_admin_names_no_source_that_was_not_allowed(
     assert api.get("/v1/jobs")["rows"] == []
 
 
+@pytest.mark.parametrize("flow", ["process-image", "download-image", "unpack-image", "remove-image"])
+def test_no_flow_of_images_is_submitted_past_these_routes(home: Home, tmp_path: Path, flow: str) -> None:
+    api = ImageApi(home.place, Settings(data=str(tmp_path / "data")))
+    location = {"type": "file", "path": "/etc/passwd"}
+    wish = {
+        "request": {
+            "image_id": "demo",
+            "s3_key": "k",
+            "location": location,
+            "local_path": "/etc/passwd",
+            "checksum": "",
+        }
+    }
+    found = [api.problem("POST", f"/v1/flows/{flow}/jobs", json=wish, scope=scope) for scope in ("submit", "admin")]
+    described = api.get("/openapi.json")["paths"]
+    api.close()
+
+    assert found == [(403, "reserved-flow")] * 2
+    assert f"/v1/flows/{flow}/jobs" not in described
+
+
 def test_a_path_of_the_server_is_no_source_for_anybody(api: ImageApi, tmp_path: Path) -> None:
     source_of(tmp_path)
     for source in (f"{tmp_path}/allowed/image.tar", "/etc/passwd", "", "ftp://host/x"):
@@ -348,8 +369,8 @@ def test_a_lock_is_listed_and_released(api: ImageApi, tmp_path: Path) -> None:
 
 
 def test_without_a_pool_the_pool_is_not_usable(api: ImageApi) -> None:
-    assert api.problem("GET", "/v1/image-pool") == (503, "pool-unusable")
-    assert api.problem("POST", "/v1/image-pool/extend", json={}) == (503, "pool-unusable")
+    assert api.problem("GET", "/v1/image-pool") == (409, "pool-unusable")
+    assert api.problem("POST", "/v1/image-pool/extend", json={}) == (409, "pool-unusable")
 
 
 # --- a fleet -----------------------------------------------------------------------------------------------------
