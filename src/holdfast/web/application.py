@@ -35,6 +35,7 @@ class Application:
         renderer = _renderer(engine, extensions) if page else None
         self.services = Services(engine, renderer)
         self.services.routes = api_routes(extensions)
+        self.services.reserved = frozenset(name for each in extensions for name in each.reserved)
         self.services.authenticate = authenticate or nobody
         statuses = {kind: status for each in extensions for kind, status in each.statuses.items()}
         pages = [*(renderer.pages if renderer else ()), *(page for each in extensions for page in each.pages)]

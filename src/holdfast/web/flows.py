@@ -146,6 +146,9 @@ def _submit(call: Call) -> Reply:
     flow, wish = _flow(call), call.body
     if flow.name.startswith(RESERVED):
         raise Refused(403, "reserved-flow", f"jobs of {flow.name} are not submitted like this", hint="POST /v1/bulk")
+    if flow.name in call.services.reserved:
+        hint = "they have routes of their own: see /openapi.json"
+        raise Refused(403, "reserved-flow", f"jobs of {flow.name} are not submitted like this", hint=hint)
     try:
         request = json_as(bytes(wish.request), flow.request_codec.decode, WRITING_ERRORS)
     except WRITING_ERRORS as error:

@@ -249,7 +249,8 @@ class Document:
         flows = self._services.engine.flows
         known = tuple(flows)
         if known != self._known:
-            self._encoded = msgspec.json.encode(document(self._services.routes, list(flows.values())))
+            shown = [flow for name, flow in flows.items() if name not in self._services.reserved]
+            self._encoded = msgspec.json.encode(document(self._services.routes, shown))
             self._known = known
         return self._encoded
 

@@ -104,6 +104,8 @@ class Extension(msgspec.Struct, frozen=True, kw_only=True):
     """Package and directory in it: ("holdfast_images.web", "templates")."""
     static: tuple[str, str] | None = None
     """The same for static files, served as /static/{name of the extension}/{file}."""
+    reserved: Sequence[str] = ()
+    """Flows whose jobs nobody submits by the flow's name: the extension's own routes check what is asked."""
     statuses: Mapping[type[HoldfastError], int] = {}
     """The statuses of its own classes of errors; those that are not named go by their ancestor."""
 
@@ -132,6 +134,8 @@ class Services:
         self.renderer = renderer
         self.routes: Sequence[Route] = ()
         """Every route of the API."""
+        self.reserved: frozenset[str] = frozenset()
+        """Flows of extensions: see Extension.reserved."""
         self.authenticate: Authenticator = nobody
         """Says who asks; a stream that goes on for long asks it again."""
         self._made: dict[Any, Any] = {}

@@ -115,7 +115,8 @@ def web_extension(settings: CommandSettings) -> Extension:
 
     images = _manager_of(settings, {})
     if not all(map(find_spec, ("isal", "zstandard"))) or (settings.app is not None and not images.has_images):
-        return Extension(name="images")
+        # The app may have flows of images all the same: without routes of their own they are not for callers.
+        return Extension(name="images", reserved=[flow.name for flow in images.flows])
     from holdfast_images.web import image_extension  # noqa: PLC0415 - as above
 
     return image_extension(settings.place, images.settings)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast import HoldfastError
 from holdfast.web import Extension, NavEntry
 from holdfast_images import errors
+from holdfast_images.manager import ImageManager
 from holdfast_images.settings import Settings
 from holdfast_images.web.access import ImageAccess
 from holdfast_images.web.images import ImageRoutes
@@ -28,7 +29,7 @@ STATUSES: Mapping[type[HoldfastError], int] = {
     errors.AccessDenied: 502,
     errors.SourceUntrusted: 502,
     errors.NoSpace: 507,
-    errors.PoolUnusable: 503,
+    errors.PoolUnusable: 409,
     errors.ForeignData: 409,
     errors.DeviceLost: 409,
     errors.CatalogConflict: 409,
@@ -38,6 +39,11 @@ STATUSES: Mapping[type[HoldfastError], int] = {
     errors.NotInstalled: 503,
 }
 """The status of a class is that of its nearest ancestor here."""
+
+
+def image_flows(place: str | Path, settings: Settings) -> Sequence[str]:
+    """The flows of images, whose jobs are not submitted by their names: a request of one names files and policies."""
+    return [flow.name for flow in ImageManager.open(place, settings).flows]
 
 
 def image_extension(place: str | Path, settings: Settings) -> Extension:
@@ -50,6 +56,7 @@ def image_extension(place: str | Path, settings: Settings) -> Extension:
         routes=(*images.table(), *upkeep.table()),
         pages=ImagePages(access, images, upkeep).table(),
         nav=(NavEntry(title="Images", path="/images"),),
+        reserved=image_flows(place, settings),
         templates=("holdfast_images.web", "templates"),
         statuses=STATUSES,
     )

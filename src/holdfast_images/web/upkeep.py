@@ -163,7 +163,7 @@ class UpkeepRoutes:
 
     def table(self) -> Sequence[Route]:
         """The routes."""
-        return (*self._looking(), *self._doing())
+        return (*self._looking(), *self._doing(), *self._of_locks_and_pool())
 
     def _looking(self) -> Sequence[Route]:
         return (
@@ -253,6 +253,10 @@ class UpkeepRoutes:
                 scope=Scope.OPERATE,
                 problems=(409, 503),
             ),
+        )
+
+    def _of_locks_and_pool(self) -> Sequence[Route]:
+        return (
             _route(
                 "POST",
                 "/v1/image-locks/{image_id}/release",

@@ -184,6 +184,27 @@ def test_who_is_no_admin_names_no_source_that_was_not_allowed(
     assert api.get("/v1/jobs")["rows"] == []
 
 
+@pytest.mark.parametrize("flow", ["process-image", "download-image", "unpack-image", "remove-image"])
+def test_no_flow_of_images_is_submitted_past_these_routes(home: Home, tmp_path: Path, flow: str) -> None:
+    api = ImageApi(home.place, Settings(data=str(tmp_path / "data")))
+    location = {"type": "file", "path": "/etc/passwd"}
+    wish = {
+        "request": {
+            "image_id": "demo",
+            "s3_key": "k",
+            "location": location,
+            "local_path": "/etc/passwd",
+            "checksum": "",
+        }
+    }
+    found = [api.problem("POST", f"/v1/flows/{flow}/jobs", json=wish, scope=scope) for scope in ("submit", "admin")]
+    described = api.get("/openapi.json")["paths"]
+    api.close()
+
+    assert found == [(403, "reserved-flow")] * 2
+    assert f"/v1/flows/{flow}/jobs" not in described
+
+
 def test_a_path_of_the_server_is_no_source_for_anybody(api: ImageApi, tmp_path: Path) -> None:
     source_of(tmp_path)
     for source in (f"{tmp_path}/allowed/image.tar", "/etc/passwd", "", "ftp://host/x"):
@@ -272,6 +293,44 @@ def test_archives_are_inspected_and_images_verified(api: ImageApi, tmp_path: Pat
     assert isinstance(everything["findings"], list)
 
 
+def test_an_inspection_ends_at_its_limits(api: ImageApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast_images.web.upkeep.INSPECT_BYTES", 1000)
+    monkeypatch.setattr("holdfast_images.web.upkeep.INSPECT_SECONDS", 0.5)
+    gate = Gate()
+    with gate.server.running():
+        waited = api.problem("POST", "/v1/image-inspections", json={"source": gate.url})
+        gate.open()
+        too_large = api.ask("POST", "/v1/image-inspections", json={"source": gate.url})
+
+    assert waited == (422, "extraction-timed-out")
+    assert (too_large.status_code, too_large.json()["facts"]["code"]) == (422, "IMAGE_TOO_LARGE")
+
+
+def test_what_is_too_large_to_be_read_at_once_is_left_to_the_host(
+    api: ImageApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with api.worker():
+        process(api, source_of(tmp_path))
+    monkeypatch.setattr("holdfast_images.web.upkeep.DEEP_BYTES", 1000)
+    deep = api.ask("POST", "/v1/images/demo/verify", json={"deep": True})
+    shallow = api.ask("POST", "/v1/images/demo/verify", json={})
+
+    assert (deep.status_code, deep.json()["code"]) == (422, "too-large")
+    assert "holdfast image verify demo --deep" in deep.json()["hint"]
+    assert shallow.json() == {"findings": []}
+
+
+@both_stores
+def test_many_requests_at_once_share_what_is_open(api: ImageApi, tmp_path: Path) -> None:
+    with api.worker():
+        process(api, source_of(tmp_path))
+    paths = ["/v1/images", "/v1/images/demo", "/v1/snapshots", "/v1/image-locks", "/v1/image-counts", "/v1/image-room"]
+    answers = api.ask_at_once(*paths * 8)
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.text for answer in answers[:: len(paths)]} == {answers[0].text}
+
+
 @both_stores
 def test_leftovers_go_by_the_plan_that_was_looked_at(api: ImageApi, tmp_path: Path, settings: Settings) -> None:
     with api.worker():
@@ -310,8 +369,8 @@ def test_a_lock_is_listed_and_released(api: ImageApi, tmp_path: Path) -> None:
 
 
 def test_without_a_pool_the_pool_is_not_usable(api: ImageApi) -> None:
-    assert api.problem("GET", "/v1/image-pool") == (503, "pool-unusable")
-    assert api.problem("POST", "/v1/image-pool/extend", json={}) == (503, "pool-unusable")
+    assert api.problem("GET", "/v1/image-pool") == (409, "pool-unusable")
+    assert api.problem("POST", "/v1/image-pool/extend", json={}) == (409, "pool-unusable")
 
 
 # --- a fleet -----------------------------------------------------------------------------------------------------

@@ -32,6 +32,14 @@ class ImageApi:
         """One request."""
         return self._runner.run(self._ask(method, path, scope, options))
 
+    def ask_at_once(self, *paths: str, scope: str = "admin") -> list[httpx.Response]:
+        """So many requests at the same time, each in a thread of the application."""
+
+        async def all_of_them() -> list[httpx.Response]:
+            return await asyncio.gather(*(self._ask("GET", path, scope, {}) for path in paths))
+
+        return self._runner.run(all_of_them())
+
     async def _ask(self, method: str, path: str, scope: str, options: dict[str, Any]) -> httpx.Response:
         transport = httpx.ASGITransport(self._app, raise_app_exceptions=True)
         headers = {"X-Scope": scope, **options.pop("headers", {})}
