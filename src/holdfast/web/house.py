@@ -92,7 +92,7 @@ def _stats(call: Call) -> Reply:
 # --- what changes -------------------------------------------------------------------------------------------
 
 
-PLACE = r"^[0-9]{1,18}(\.[0-9A-Z]{0,26}\.[0-9]{1,18})?$"
+PLACE = r"^(0|[0-9]{1,18}\.[0-9A-Za-z]{1,26}\.[0-9]{1,18}\.[0-9a-f]{0,64})$"
 """What a place in the order of changes looks like on one store or the other."""
 
 
