@@ -48,7 +48,7 @@ def test_the_document_is_the_table_of_routes() -> None:
 
 
 def test_the_command_prints_the_document() -> None:
-    command = [sys.executable, "-m", "holdfast", "api", "spec"]
+    command = [sys.executable, "-m", "holdfast.cli", "api", "spec"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     assert printed == (DOCS / "openapi.json").read_text(encoding="utf-8")
