@@ -187,7 +187,7 @@ class Watched:
         dialog.dismiss()
 
     def _heard(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and "ERR_CONNECTION_REFUSED" not in text and "ERR_INCOMPLETE" not in text:
+        if kind in ("error", "warning") and "ERR_CONNECTION" not in text and "ERR_INCOMPLETE" not in text:
             self.complaints.append(f"{kind}: {text}")
 
     def log_in(self, who: str) -> None:

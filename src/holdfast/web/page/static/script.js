@@ -187,6 +187,7 @@ function connect() {
     line.hidden = false;
     all();
   });
+  source.addEventListener("end", () => location.reload()); // whoever may not look any more is asked who they are
   source.onerror = () => {
     // A browser gives up on some answers, and goes on with a long pause on others: this asks by itself.
     source.close();
