@@ -541,7 +541,7 @@ def old_sparse(pieces: list[tuple[int, int]], size: int, stored: bytes, more: by
     return block + more + padded(stored)
 
 
-SPARSE_FIELDS = {b"GNU.sparse.size": b"512", b"GNU.sparse.numblocks": b"1", b"GNU.sparse.map": b"0,512"}
+WHOLE_MAP = {b"GNU.sparse.size": b"512", b"GNU.sparse.numblocks": b"1", b"GNU.sparse.map": b"0,512"}
 
 
 def sparse_1_0(text: bytes, realsize: bytes, stored: bytes, **records: bytes) -> bytes:
@@ -617,7 +617,7 @@ SPARSE = [
             "with-half-a-block": sparse_1_0(b"2\n0\n5\n1000\n5\n", b"1005", bytes(10)),
             "old-with-half-a-block": old_sparse([(0, 5), (1000, 5)], 1005, bytes(10)),
             "with-an-empty-map": sparse_0_1(b"", b"0", b"0", b""),
-            "of-the-old-type": pax(SPARSE_FIELDS) + header(b"s", kind=b"\0", size=512) + bytes(512),
+            "of-the-old-type": pax(WHOLE_MAP) + header(b"s", kind=b"\0", size=512) + bytes(512),
         }.items()
     ),
     Attack(

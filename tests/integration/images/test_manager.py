@@ -332,7 +332,7 @@ def test_looking_makes_no_database(home: Home, settings: Settings) -> None:
         assert home.query(f"SELECT to_regnamespace('{home.schema}')") == [(None,)]
     else:
         assert not Path(home.place).exists()
-    assert settings.data
+    assert settings.data is not None
     assert not Path(settings.data).exists()
 
 
