@@ -117,11 +117,11 @@ def serve(place: str, port: str) -> None:
     """The server, on TCP, with two tokens that are told on stdout the first time."""
     from holdfast.bulk import Bulk
     from holdfast.web import Scope, app
-    from holdfast.web.credentials import BySession, ByToken, Credentials
+    from holdfast.web.credentials import BySession, ByToken, CombinedAuthenticator
     from holdfast.web.limits import Guarded
     from holdfast.web.login import Login
     from holdfast.web.server import WebServer
-    from holdfast.web.sockets import bound, place_of
+    from holdfast.web.sockets import bound, listen_address
     from holdfast.web.tokens import TABLES, TokenStore
 
     with Engine.open(place, flows=FLOWS, actor="operator") as engine:
@@ -131,11 +131,11 @@ def serve(place: str, port: str) -> None:
         if not tokens.has_valid():
             for name, scope in (("nina", Scope.ADMIN), ("rita", Scope.READ)):
                 told[name] = tokens.create(name, scope, lifetime_ms=None, actor="operator")[1]
-        who = Credentials(token=ByToken(tokens), session=BySession(tokens))
+        who = CombinedAuthenticator(token=ByToken(tokens), session=BySession(tokens))
         application = app(engine, authenticate=who, extensions=[Login(tokens).extension])
         read, write = os.pipe()
         signal.signal(signal.SIGTERM, lambda *_: os.write(write, b"."))
-        with bound(place_of(f"127.0.0.1:{port}")) as listening:
+        with bound(listen_address(f"127.0.0.1:{port}")) as listening:
             told["port"] = str(listening.getsockname()[1])
             server = WebServer(Guarded(application), on_started=lambda: print(json.dumps(told), flush=True))
             server.run_on([listening], stop_on=read)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Engine
 from holdfast.core.states import JobState
-from holdfast.web.waiting import Waiting
+from holdfast.web.job_waits import JobWaits
 from tests.support.backends import Backend
 from tests.support.waiting import eventually
 from tests.support.web import FLOW, Asking, a_flow, served
@@ -267,7 +267,7 @@ def test_who_has_waited_in_vain_is_told_how_it_stands(http: Asking) -> None:
 
 
 def test_only_so_many_wait_at_once(http: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.web.waiting.MOST", 0)
+    monkeypatch.setattr("holdfast.web.job_waits.MOST", 0)
     answer = http.get(f"/v1/jobs/{submit(http)}/result", headers={"Prefer": "wait=60"})
 
     assert answer.status_code == 202
@@ -284,7 +284,7 @@ def test_many_who_wait_cost_one_thread(http: Asking, engine: Engine) -> None:
     threads = [threading.Thread(target=wait, args=(job_id,)) for job_id in jobs]
     for thread in threads:
         thread.start()
-    waiting = http.application.services.get(Waiting)
+    waiting = http.application.services.get(JobWaits)
     eventually(lambda: len(waiting._waiters) == len(jobs))
     looking = [one.name for one in threading.enumerate() if one.name == "holdfast-web-waiting"]
     with engine.worker(concurrency=2):

@@ -21,7 +21,7 @@ from holdfast.core.states import LIVE_STATUSES, JobState
 from holdfast.core.values import checked_job_id
 from holdfast.errors import BadInput, InvalidKeyError, JobNotFoundError, UnknownFlowError
 from holdfast.store.change_feed import Change
-from holdfast.store.listing import JobFilter
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.liveness import is_dead, is_live
 from holdfast.views.figures import (
     HOUR,

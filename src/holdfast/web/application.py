@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketClose
 
 from holdfast.engine import Engine
 from holdfast.errors import BadInput
-from holdfast.web import access, events, flows, house, jobs, openapi, upkeep
+from holdfast.web import access, events, flows, house, jobs, maintenance, openapi
 from holdfast.web.dispatch import Endpoint, problem_response
 from holdfast.web.limits import Guarded
 from holdfast.web.principal import Authenticator, nobody
@@ -95,7 +95,7 @@ def _own_routes() -> Iterator[Route]:
     yield from house.ROUTES
     yield from flows.ROUTES
     yield from jobs.ROUTES
-    yield from upkeep.ROUTES
+    yield from maintenance.ROUTES
     yield from events.ROUTES
     yield from access.ROUTES
     yield from openapi.ROUTES

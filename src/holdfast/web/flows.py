@@ -14,7 +14,7 @@ from holdfast.core.states import UNFINISHED_STATES
 from holdfast.core.values import WRITING_ERRORS
 from holdfast.errors import UnknownFlowError
 from holdfast.store.commands import Submitted
-from holdfast.store.listing import JobFilter
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.submit import PRIORITY_LIMIT, invalid_request
 from holdfast.views import FlowView
 from holdfast.views.deploy import DeployPlan, doomed
@@ -65,7 +65,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     diagram: str
 
 
-class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a job is submitted with, beside its request."""
 
     key: Key | None = None
@@ -83,7 +83,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A job to be noted as its parent, and cancelled with."""
 
 
-class Submit(SubmitOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Submit(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new job; its request is of the flow's request type."""
 
     request: msgspec.Raw

@@ -14,15 +14,15 @@ from holdfast.core.progress import CurrentStep
 from holdfast.core.records import Child, ErrorRecord, ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.errors import BadInput, JobMovedOnError
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.journal import result_of
-from holdfast.store.listing import JobFilter
 from holdfast.store.submit import PRIORITY_LIMIT
 from holdfast.views import PAGE_LIMIT, BoundedCount, JobPage, JobView
 from holdfast.web.conditions import LONGEST_WAIT, etag, expected_heads, link_headers, wait_preferred
+from holdfast.web.job_waits import JobWaits
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Refused
 from holdfast.web.routes import Call, Reply, Route
-from holdfast.web.waiting import Waiting
 
 ENTRIES_LIMIT = 1000
 
@@ -286,7 +286,7 @@ async def _result(call: Call) -> Reply:
     job_id, seconds = call.path["job_id"], wait_preferred(call.headers)
     result = await call.in_thread(lambda: result_of(call.engine.store, job_id))
     headers = {}
-    if seconds and result.state in UNFINISHED_STATES and await call.service(Waiting).until_ended(job_id, seconds):
+    if seconds and result.state in UNFINISHED_STATES and await call.service(JobWaits).until_ended(job_id, seconds):
         headers["Preference-Applied"] = f"wait={seconds:.0f}"
         result = await call.in_thread(lambda: result_of(call.engine.store, job_id))
     if result.state not in UNFINISHED_STATES:

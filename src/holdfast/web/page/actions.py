@@ -278,7 +278,7 @@ def ask_repair(frame: Frame) -> Reply:
     return frame.reply("repair.html", guard.plan(frame.engine.store))
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class ReasonForm(msgspec.Struct, frozen=True, kw_only=True):
     """Why, and for the recovery of a stalled job, which one."""
 
     reason: str = ""
@@ -287,7 +287,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 def repair(frame: Frame) -> Reply:
     """Carry out the plan, as it is now."""
-    asked: Reason = frame.call.body
+    asked: ReasonForm = frame.call.body
     given(asked.reason)
     done = guard.apply(frame.engine.store, guard.plan(frame.engine.store), actor=frame.call.actor)
     last = frame.call.service(LastCheck)
@@ -313,7 +313,7 @@ def ask_recover(frame: Frame) -> Reply:
 
 def recover(frame: Frame) -> Reply:
     """Stop a stalled job, and let it try again."""
-    asked: Reason = frame.call.body
+    asked: ReasonForm = frame.call.body
     job_id = frame.engine.store.job(asked.job).job_id
     store, actor = frame.engine.store, frame.call.actor
     if not guard.stop_stalled(store, actor=actor, reason=given(asked.reason), only=[job_id]):
@@ -340,9 +340,9 @@ PAGES: Sequence[Page] = (
     ("POST", "/queue/pause", pause, _O, None, QueueForm),
     ("GET", "/queue/resume", ask_resume, _O, QueueQuery),
     ("POST", "/queue/resume", resume, _O, None, QueueForm),
-    ("POST", "/check", check, _O, None, Reason),
+    ("POST", "/check", check, _O, None, ReasonForm),
     ("GET", "/repair", ask_repair, Scope.READ, None),
-    ("POST", "/repair", repair, Scope.ADMIN, None, Reason),
+    ("POST", "/repair", repair, Scope.ADMIN, None, ReasonForm),
     ("GET", "/stalled/recover", ask_recover, _O, StalledQuery),
-    ("POST", "/stalled/recover", recover, _O, None, Reason),
+    ("POST", "/stalled/recover", recover, _O, None, ReasonForm),
 )
