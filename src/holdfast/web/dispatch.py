@@ -11,7 +11,6 @@ from inspect import iscoroutinefunction
 from typing import Any, cast
 
 import msgspec
-from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -134,11 +133,19 @@ def _call_of(request: Request, services: Services, **parts: Any) -> Call:
         headers=request.headers,
         method=request.method,
         root_path=scope.get("root_path", ""),
-        url_path=get_route_path(scope),
+        url_path=path_below_root(scope),
         query_string=scope["query_string"].decode("latin-1"),
         scope=scope,
         **parts,
     )
+
+
+def path_below_root(scope: ASGIScope) -> str:
+    """The path as it is in the table of routes, wherever the application is mounted."""
+    path: str = scope["path"]
+    # By ASGI the path begins with the root; behind a proxy that cuts the root off, it does not.
+    below = path.removeprefix(scope.get("root_path", ""))
+    return below if below[:1] in ("", "/") else path
 
 
 async def _body_of(request: Request, route: Route) -> bytes:
