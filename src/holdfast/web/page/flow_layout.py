@@ -261,6 +261,13 @@ def tall(flow: FlowView, notes: dict[str, str]) -> FlowLayout:
             DrawnEdge("hand", path, figures.early, 6, end - 12, text="done already", width=figures.width(figures.early))
         )
     below = end + 86
+    _ways_out_beside(figures, layout, below)
+    layout.height = below + 86 + PILL_HEIGHT + 10
+    return layout
+
+
+def _ways_out_beside(figures: _Figures, layout: FlowLayout, below: float) -> None:
+    """From each step to the right and down, to the cleanup and to where jobs end that did not succeed."""
     has_failed = [box for box in layout.boxes if figures.failed(box.name)]
     for box in layout.boxes:
         count = figures.failed(box.name)
@@ -282,7 +289,7 @@ def tall(flow: FlowView, notes: dict[str, str]) -> FlowLayout:
         layout.boxes.append(Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
     else:
         layout.lines.append(DrawnEdge(kind, f"M304 {below + 22}H122V{below + 50}", head=False, width=1.6))
-    out = flow.ways_out
+    out = figures.flow.ways_out
     layout.lines += [
         DrawnEdge("out" if out.failed else "none", f"M122 {below + 50}V{below + 84}", width=figures.width(out.failed)),
         DrawnEdge(
@@ -295,8 +302,6 @@ def tall(flow: FlowView, notes: dict[str, str]) -> FlowLayout:
         Pill(38, below + 86, 130, "failed", f"{out.failed:,}", "of the hour"),
         Pill(186, below + 86, 140, "quarantined", f"{out.quarantined:,}", "of the hour"),
     ]
-    layout.height = below + 86 + PILL_HEIGHT + 10
-    return layout
 
 
 def thin(steps: Sequence[str], mark: str, *, upright: bool = False, commit: str | None = None) -> FlowLayout:
