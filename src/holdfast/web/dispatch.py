@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from starlette._utils import get_route_path
@@ -65,11 +64,13 @@ class Endpoint:
             raise Refused(405, "method-not-allowed", "not by this method", hint=hint, headers={"Allow": self._allow})
         body = await _body_of(request, route)
         run = self._services.get(Threads).run
-        if iscoroutinefunction(route.handler):
-            call = await run(lambda: self._call(request, route, body))
-            reply = await _unless_gone(request, cast(Awaitable[Reply], route.handler(call)))
-            return _response(reply, route, method)
-        return await run(lambda: _response(cast(Reply, route.handler(self._call(request, route, body))), route, method))
+
+        def begun() -> Response | Awaitable[Reply]:
+            found = route.handler(self._call(request, route, body))
+            return _response(found, route, method) if isinstance(found, Reply) else found
+
+        answer = await run(begun)
+        return answer if isinstance(answer, Response) else _response(await _unless_gone(request, answer), route, method)
 
     def _call(self, request: Request, route: Route, body: bytes) -> Call:
         """The request, if it is allowed and well-formed."""
