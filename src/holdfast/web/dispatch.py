@@ -16,9 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
+from starlette.websockets import WebSocketClose
 
 from holdfast.errors import HoldfastError
-from holdfast.web.parameters import accepts, checked_path, decoded, is_media_type, json_as
+from holdfast.web.parameters import accepts, asks_for, checked_path, decoded, is_media_type, json_as
 from holdfast.web.principal import Authenticator, Principal
 from holdfast.web.problems import MEDIA_TYPE, Problem, Refused, told
 from holdfast.web.routes import JSON, Call, PageRoute, Reply, Route, Services
@@ -53,7 +54,7 @@ class Endpoint:
         except ClientDisconnect:
             return
         except Exception as error:
-            response = self._told(request, error)
+            response = _told(request, error, self._services, self._statuses, is_page=self._is_page)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -108,18 +109,45 @@ class Endpoint:
             )
         return principal
 
-    def _told(self, request: Request, error: Exception) -> Response:
-        problem, headers = told(error, self._statuses)
-        renderer = self._services.renderer
-        if self._is_page and renderer is not None:
-            call = _call_of(request, self._services, principal=None, path={}, query=None, body=None, raw_body=b"")
-            reply = renderer.problem(call, problem)
-            reply = msgspec.structs.replace(reply, headers={**headers, **reply.headers})
-            return _response(reply, PAGE, request.method)
-        return problem_response(problem, headers)
+
+class Nowhere:
+    """Every path that no route is for: a browser is told on the page, whoever else by a problem."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        """There is nothing."""
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        hint = "what there is: /openapi.json"
+        nothing = Refused(404, "no-such-path", "there is nothing at this path", hint=hint)
+        is_page = not get_route_path(scope).startswith(API) and asks_for(request.headers.get("accept"), "text/html")
+        await _told(request, nothing, self._services, {}, is_page=is_page)(scope, receive, send)
+
+
+def _told(
+    request: Request,
+    error: Exception,
+    services: Services,
+    statuses: Mapping[type[HoldfastError], int],
+    *,
+    is_page: bool,
+) -> Response:
+    problem, headers = told(error, statuses)
+    renderer = services.renderer
+    if is_page and renderer is not None:
+        call = _call_of(request, services, principal=None, path={}, query=None, body=None, raw_body=b"")
+        reply = renderer.problem(call, problem)
+        reply = msgspec.structs.replace(reply, headers={**headers, **reply.headers})
+        return _response(reply, PAGE, request.method)
+    return problem_response(problem, headers)
 
 
 PAGE = PageRoute(method="GET", path="", name="", handler=lambda _call: Reply())
+API = "/v1/"
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str]) -> Response:
