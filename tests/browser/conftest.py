@@ -72,8 +72,9 @@ class Process:
 class Shop:
     """The store, its server and its workers."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, folder: str | None = None) -> None:
         self.place = place
+        self._folder = Path(folder or place)
         self.engine = Engine.open(place, flows=FLOWS, actor="operator:test")
         self.server = Process("serve", place, "0")
         self.workers = [Process("work", place)]
@@ -100,8 +101,12 @@ class Shop:
 
     def gated(self) -> tuple[str, Callable[[], None]]:
         """A job that waits in its step until it is let go on."""
-        gate = Path(self.place) / f"gate-{time.monotonic_ns()}"
+        gate = self.gate()
         return self.submit("gated", text=str(gate)), gate.touch
+
+    def gate(self) -> Path:
+        """A file that is not there yet."""
+        return self._folder / f"gate-{time.monotonic_ns()}"
 
     def is_in(self, job_id: str, step: str) -> None:
         eventually(
@@ -173,16 +178,17 @@ class Watched:
 
     def __init__(self, browser: Browser, shop: Shop, who: str = "nina", **options: Any) -> None:
         width, height = options.pop("size", WIDE)
+        session = None if options.pop("own_session", False) else shop.sessions.get(who)
         self.context: BrowserContext = browser.new_context(
-            viewport={"width": width, "height": height}, storage_state=shop.sessions.get(who), **options
+            viewport={"width": width, "height": height}, storage_state=session, **options
         )
         self.context.set_default_timeout(PATIENCE * 1000)
         self.complaints: list[str] = []
         self.shop = shop
         self.page = self.new_page()
-        if who and who not in shop.sessions:
+        if who and session is None:
             self.log_in(who)
-            shop.sessions[who] = self.context.storage_state()
+            shop.sessions.setdefault(who, self.context.storage_state())
 
     def new_page(self) -> Page:
         page = self.context.new_page()

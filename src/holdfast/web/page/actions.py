@@ -317,8 +317,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 def repair(frame: Frame) -> Reply:
     """Carry out the plan, as it is now."""
     asked: Reason = frame.call.body
-    given(asked.reason)
-    done = guard.apply(frame.engine.store, guard.plan(frame.engine.store), actor=frame.call.actor)
+    store, reason = frame.engine.store, given(asked.reason)
+    done = guard.apply(store, guard.plan(store), actor=frame.call.actor, reason=reason)
     last = frame.call.service(LastCheck)
     last.findings, last.at = frame.engine.check(), frame.engine.store.now()
     kind = "succeeded" if all(one.is_done for one in done) else "warn"
