@@ -101,6 +101,20 @@ old_order = (
 )
 
 
+def look_away(run: OrderRun) -> Packed:
+    while not os.path.exists(run.request.text):
+        run.check()
+        time.sleep(0.05)
+    return run.response
+
+
+no_progress = (
+    Flow("no-progress", request=Order, response=Packed, stall_after=0.5)
+    .start("look-away", look_away)
+    .commit("ship", ship)
+)
+
+
 class Day(msgspec.Struct):
     number: int = 0
     seconds: float = 0.0
@@ -110,7 +124,7 @@ close_day: Pipeline[Day] = Pipeline("close-day", request=Day).then(
     take_order, name="last-order", request=lambda view: Order(number=view.request.number, seconds=view.request.seconds)
 )
 
-FLOWS: list[Flow[Any, Any]] = [take_order, close_day]
+FLOWS: list[Flow[Any, Any]] = [take_order, close_day, no_progress]
 
 
 def serve(place: str, port: str) -> None:
@@ -147,7 +161,7 @@ def work(place: str) -> None:
 
     with Engine.open(place, flows=FLOWS, actor="operator") as engine:
         Bulk(engine)
-        with engine.worker(concurrency=4, lease=5.0, recovery_interval=0.3) as worker:
+        with engine.worker(concurrency=4, lease=5.0, recovery_interval=0.3, stall="approval") as worker:
             print(json.dumps({"worker": worker.worker_id}), flush=True)
             signal.sigwait({signal.SIGTERM, signal.SIGINT})
 
