@@ -63,6 +63,7 @@ ENGINE = [
     ("check",),
     ("stalled",),
     ("stats",),
+    ("token", "list"),
 ]
 IMAGES = [
     ("images",),

@@ -618,6 +618,8 @@ SPARSE = [
             "old-with-half-a-block": old_sparse([(0, 5), (1000, 5)], 1005, bytes(10)),
             "with-an-empty-map": sparse_0_1(b"", b"0", b"0", b""),
             "of-the-old-type": pax(WHOLE_MAP) + header(b"s", kind=b"\0", size=512) + bytes(512),
+            "with-the-magic-of-gnu": pax(WHOLE_MAP) + header(b"s", size=512, magic=b"ustar  \0") + bytes(512),
+            "without-a-magic": pax(WHOLE_MAP) + header(b"s", size=512, magic=bytes(8)) + bytes(512),
         }.items()
     ),
     Attack(

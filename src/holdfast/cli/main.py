@@ -69,7 +69,10 @@ _ENTRIES = {
         "holdfast.cli.serve", "token", "Make, list and revoke the tokens that let in by TCP.", OPERATIONS
     ),
     "top": CommandEntry(
-        "holdfast.cli.top", "top", "Watch the house in a terminal, over a store or a server.", OPERATIONS
+        "holdfast.cli.top",
+        "top",
+        "Watch the house: queues, running jobs with step and progress, throughput, failures.",
+        OPERATIONS,
     ),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
     "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),

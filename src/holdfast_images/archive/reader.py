@@ -19,6 +19,7 @@ from holdfast_images.archive.header import (
     PLAIN_END,
     PLAIN_LAYOUT,
     PLAIN_MIDDLES,
+    POSIX,
     PlainSums,
     checksum,
     is_checksum,
@@ -311,6 +312,8 @@ class TarReader:
         needless = extension.size is not None and extension.size < IN_HEADER
         if needless or (header.kind == b"S" and (said or extension.pieces or extension.size is not None)):
             raise ImageRefused(Reason.EXTENSION_CONFLICT, "a sparse file has two maps or sizes")
+        if header.kind != b"S" and header.magic != POSIX:
+            raise sparse.bad("its header has not the magic that pax headers belong to")  # GNU tar sees no map there
         if header.kind == b"S":
             pieces, entry.size = sparse.old_map(header.prefix, self._map_block)
         elif said.keys() == {b"major", b"minor", b"name", b"realsize"} and not extension.pieces:
