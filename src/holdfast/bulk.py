@@ -19,7 +19,7 @@ from holdfast.core.retry import exponential
 from holdfast.core.states import JobState
 from holdfast.core.step import Run, Transaction
 from holdfast.errors import BadInput, JobMovedOnError, JobNotFoundError, RowUnreadable, StateError
-from holdfast.store.listing import JobFilter
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.session import GIVEN
 from holdfast.views.records import BoundedCount
 from holdfast.views.views import Views

@@ -168,8 +168,11 @@ def plan_for(store: Store, findings: Sequence[Finding]) -> list[RepairAction]:
     return plan_repairs(findings, facts, store.now())
 
 
-def apply(store: Store, actions: Sequence[RepairAction], *, actor: str) -> list[Repaired]:
-    """Carry out a plan; a job that has moved on meanwhile is left alone. One that cannot be repaired stops no other."""
+def apply(store: Store, actions: Sequence[RepairAction], *, actor: str, reason: str = "") -> list[Repaired]:
+    """Carry out a plan; a job that has moved on meanwhile is left alone. One that cannot be repaired stops no other.
+
+    What is repaired is journaled with why, and with `reason` behind it.
+    """
     done = []
     taken_over: dict[str, str] | None = None
     for action in actions:
@@ -181,7 +184,7 @@ def apply(store: Store, actions: Sequence[RepairAction], *, actor: str) -> list[
                 outcome = taken_over.get(action.job_id or "", "has moved on by itself")
                 done.append(Repaired(f"{action.kind}: job {action.job_id}: {outcome}"))
             case RepairKind.REPROJECT:
-                done.append(_reproject(store, action, actor=actor))
+                done.append(_reproject(store, action, actor=actor, reason=reason))
             case RepairKind.UNREPAIRABLE:
                 done.append(Repaired(f"not repaired: {action.why}", is_done=False))
             case _:
@@ -189,10 +192,11 @@ def apply(store: Store, actions: Sequence[RepairAction], *, actor: str) -> list[
     return done
 
 
-def _reproject(store: Store, action: RepairAction, *, actor: str) -> Repaired:
+def _reproject(store: Store, action: RepairAction, *, actor: str, reason: str) -> Repaired:
     assert action.job_id is not None
     try:
-        state = store.reproject(action.job_id, actor=actor, reason=action.why)
+        why = f"{action.why}; {reason}" if reason else action.why
+        state = store.reproject(action.job_id, actor=actor, reason=why)
     except HoldfastError as error:
         return Repaired(f"not repaired: job {action.job_id}: {error}", is_done=False)
     return Repaired(f"{action.kind}: job {action.job_id} is {state} again")

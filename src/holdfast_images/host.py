@@ -284,6 +284,8 @@ class LocalHost(FlowContext):
 
     def refuse_missing(self) -> None:
         """Raise StoreError if the database is a file that is not there, or has no catalog: looking makes none."""
+        if "catalog" in vars(self):
+            return  # it is open
         if self.database is None:
             if not self.has_catalog:
                 raise StoreError(

@@ -88,10 +88,8 @@ class ImageManager:
     # --- its parts ---
 
     def acting_as(self, actor: str, engine: Engine) -> ImageManager:
-        """A light manager for one request of another thread, over what this one and the engine have opened.
-
-        It is not closed: whoever has opened those closes them.
-        """
+        """A light manager for one request of another thread, over what this one and the engine have open."""
+        self._host.catalog  # noqa: B018 - a server makes the tables, as its engine has made the database
         from holdfast import Engine  # noqa: PLC0415 - as below
 
         other = ImageManager(self._host.place, self.settings, actor=actor)

@@ -16,6 +16,15 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 OUTSIDE = "../" + "shared"
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME)\b")
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+# The field has a word for what each of them stands for: maintenance, adapter, collector, overview.
+METAPHORS = {"upkeep", "glue", "plumbing", "machinery", "magic", "brain", "janitor", "house"}
+NAMES_WITH_A_REASON = {
+    "src/holdfast/testing.py": "a public name, and the usual one for a kit of tests",
+    "src/holdfast/web/change_ring.py": "a ring buffer, no gerund",
+    "src/holdfast/cli/house.py": "the house is what users see under that name: on the page, in `top` and in the API",
+    "src/holdfast/web/house.py": "as above",
+    "src/holdfast/web/page/house.py": "as above",
+}
 ASSERTING_CALLS = re.compile(r"^(assert|expect|check|raises|warns|fail|run_state_machine_as_test)")
 
 
@@ -62,6 +71,23 @@ def test_nothing_is_left_to_be_done_later() -> None:
 
 def test_names_of_files_say_what_is_in_them() -> None:
     assert [str(path) for path in SOURCES if path.stem in VAGUE_NAMES or path.parent.name in VAGUE_NAMES] == []
+
+
+def test_files_are_nouns_and_neither_gerunds_nor_metaphors() -> None:
+    offenders = [path for path in SOURCES if path.stem.endswith("ing") or METAPHORS & set(path.stem.split("_"))]
+
+    assert relative(offenders) == sorted(NAMES_WITH_A_REASON)
+
+
+def test_no_two_classes_share_a_name() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+
+    assert len(homes) > 500
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 
 def test_every_module_states_its_promise() -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,16 @@ class Process:
             stderr=None if os.environ.get("SHOP_TALKS") else subprocess.DEVNULL,
             text=True,
         )
+        self._arguments = arguments
+
+    @cached_property
+    def told(self) -> dict[str, str]:
+        """Its first line, when it has started."""
         assert self._popen.stdout is not None
         line = self._popen.stdout.readline()
-        assert line, f"{arguments} has not started"
-        self.told: dict[str, str] = json.loads(line)
+        assert line, f"{self._arguments} has not started"
+        found: dict[str, str] = json.loads(line)
+        return found
 
     @property
     def pid(self) -> int:
@@ -65,13 +72,16 @@ class Process:
 class Shop:
     """The store, its server and its workers."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, folder: str | None = None) -> None:
         self.place = place
+        self._folder = Path(folder or place)
         self.engine = Engine.open(place, flows=FLOWS, actor="operator:test")
         self.server = Process("serve", place, "0")
+        self.workers = [Process("work", place)]
         self.tokens = {name: text for name, text in self.server.told.items() if name != "port"}
         self.port = self.server.told["port"]
-        self.workers = [Process("work", place)]
+        self.sessions: dict[str, Any] = {}
+        """The cookies of those who have logged in."""
 
     @property
     def url(self) -> str:
@@ -82,14 +92,21 @@ class Shop:
         return self.engine.submit(take_order, Order(mood=mood, **fields), **options)
 
     def ended(self, mood: str, **fields: Any) -> str:
-        job_id = self.submit(mood, **fields)
-        self.engine.wait(job_id, PATIENCE)
-        return job_id
+        return self.all_ended(self.submit(mood, **fields))[0]
+
+    def all_ended(self, *jobs: str) -> list[str]:
+        for job_id in jobs:
+            self.engine.wait(job_id, PATIENCE)
+        return list(jobs)
 
     def gated(self) -> tuple[str, Callable[[], None]]:
         """A job that waits in its step until it is let go on."""
-        gate = Path(self.place) / f"gate-{time.monotonic_ns()}"
+        gate = self.gate()
         return self.submit("gated", text=str(gate)), gate.touch
+
+    def gate(self) -> Path:
+        """A file that is not there yet."""
+        return self._folder / f"gate-{time.monotonic_ns()}"
 
     def is_in(self, job_id: str, step: str) -> None:
         eventually(
@@ -103,6 +120,7 @@ class Shop:
         self.server.end()
         between()
         self.server = Process("serve", self.place, self.port)
+        assert self.server.told["port"] == self.port
 
     def keep_working(self) -> None:
         """A worker that has died is followed by another one."""
@@ -127,22 +145,19 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 @pytest.fixture(scope="session")
 def filled(shop: Shop) -> dict[str, str]:
     """Jobs of every kind, by what they are."""
-    jobs = {mood: shop.ended(mood, number=at, key=f"A-{at}") for at, mood in enumerate(("well", "done", "flaky"), 10)}
-    jobs["declined"] = shop.ended(
+    jobs = {mood: shop.submit(mood, number=at, key=f"A-{at}") for at, mood in enumerate(("well", "done", "flaky"), 10)}
+    jobs["declined"] = shop.submit(
         "declined",
         key="<img src=x onerror=alert(1)>",
         text="<script>alert(document.domain)</script> \x1b[31mred \u202egnp.exe",
     )
-    jobs["broken"] = shop.ended("broken", key="A-20")
-    for number in range(4):
-        shop.ended("declined", number=number, key=f"B-{number}")
+    jobs["broken"] = shop.submit("broken", key="A-20")
+    jobs["family"] = shop.engine.submit("close-day", {"number": 5})
+    shop.all_ended(*jobs.values(), *(shop.submit("declined", number=number, key=f"B-{number}") for number in range(4)))
     jobs["crash"] = shop.submit("crash", key="A-21", seconds=0.2)
     eventually(lambda: not shop.workers[0].is_running(), "the worker has not died")
-    time.sleep(0.2)
     shop.keep_working()
-    shop.engine.wait(jobs["crash"], PATIENCE)
-    jobs["family"] = shop.engine.submit("close-day", {"number": 5})
-    shop.engine.wait(jobs["family"], PATIENCE)
+    shop.all_ended(jobs["crash"])
     jobs["later"] = shop.submit("well", delay=3600, key="A-22")
     return jobs
 
@@ -163,13 +178,17 @@ class Watched:
 
     def __init__(self, browser: Browser, shop: Shop, who: str = "nina", **options: Any) -> None:
         width, height = options.pop("size", WIDE)
-        self.context: BrowserContext = browser.new_context(viewport={"width": width, "height": height}, **options)
+        session = None if options.pop("own_session", False) else shop.sessions.get(who)
+        self.context: BrowserContext = browser.new_context(
+            viewport={"width": width, "height": height}, storage_state=session, **options
+        )
         self.context.set_default_timeout(PATIENCE * 1000)
         self.complaints: list[str] = []
         self.shop = shop
         self.page = self.new_page()
-        if who:
+        if who and session is None:
             self.log_in(who)
+            shop.sessions.setdefault(who, self.context.storage_state())
 
     def new_page(self) -> Page:
         page = self.context.new_page()

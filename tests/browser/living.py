@@ -101,6 +101,20 @@ old_order = (
 )
 
 
+def look_away(run: OrderRun) -> Packed:
+    while not os.path.exists(run.request.text):
+        run.check()
+        time.sleep(0.05)
+    return run.response
+
+
+no_progress = (
+    Flow("no-progress", request=Order, response=Packed, stall_after=0.5)
+    .start("look-away", look_away)
+    .commit("ship", ship)
+)
+
+
 class Day(msgspec.Struct):
     number: int = 0
     seconds: float = 0.0
@@ -110,18 +124,18 @@ close_day: Pipeline[Day] = Pipeline("close-day", request=Day).then(
     take_order, name="last-order", request=lambda view: Order(number=view.request.number, seconds=view.request.seconds)
 )
 
-FLOWS: list[Flow[Any, Any]] = [take_order, close_day]
+FLOWS: list[Flow[Any, Any]] = [take_order, close_day, no_progress]
 
 
 def serve(place: str, port: str) -> None:
     """The server, on TCP, with two tokens that are told on stdout the first time."""
     from holdfast.bulk import Bulk
     from holdfast.web import Scope, app
-    from holdfast.web.credentials import BySession, ByToken, Credentials
+    from holdfast.web.credentials import BySession, ByToken, CombinedAuthenticator
     from holdfast.web.limits import Guarded
     from holdfast.web.login import Login
     from holdfast.web.server import WebServer
-    from holdfast.web.sockets import bound, place_of
+    from holdfast.web.sockets import bound, listen_address
     from holdfast.web.tokens import TABLES, TokenStore
 
     with Engine.open(place, flows=FLOWS, actor="operator") as engine:
@@ -131,11 +145,11 @@ def serve(place: str, port: str) -> None:
         if not tokens.has_valid():
             for name, scope in (("nina", Scope.ADMIN), ("rita", Scope.READ)):
                 told[name] = tokens.create(name, scope, lifetime_ms=None, actor="operator")[1]
-        who = Credentials(token=ByToken(tokens), session=BySession(tokens))
+        who = CombinedAuthenticator(token=ByToken(tokens), session=BySession(tokens))
         application = app(engine, authenticate=who, extensions=[Login(tokens).extension])
         read, write = os.pipe()
         signal.signal(signal.SIGTERM, lambda *_: os.write(write, b"."))
-        with bound(place_of(f"127.0.0.1:{port}")) as listening:
+        with bound(listen_address(f"127.0.0.1:{port}")) as listening:
             told["port"] = str(listening.getsockname()[1])
             server = WebServer(Guarded(application), on_started=lambda: print(json.dumps(told), flush=True))
             server.run_on([listening], stop_on=read)
@@ -147,7 +161,7 @@ def work(place: str) -> None:
 
     with Engine.open(place, flows=FLOWS, actor="operator") as engine:
         Bulk(engine)
-        with engine.worker(concurrency=4, lease=5.0, recovery_interval=0.3) as worker:
+        with engine.worker(concurrency=4, lease=5.0, recovery_interval=0.3, stall="approval") as worker:
             print(json.dumps({"worker": worker.worker_id}), flush=True)
             signal.sigwait({signal.SIGTERM, signal.SIGINT})
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast import JobState
+from holdfast.guard import stalled
 from tests.browser.conftest import Shop, Watched
+from tests.browser.living import Order, no_progress
+from tests.support.backends import SqliteBackend
+from tests.support.waiting import eventually
 
 WITHOUT_SCRIPT = {"java_script_enabled": False}
 
@@ -133,13 +138,71 @@ def test_a_queue_is_paused_with_a_reason_and_resumed(watched: Watched, shop: Sho
     assert [(one.action, one.actor) for one in history[:2]] == [("resume", "token:nina"), ("pause", "token:nina")]
 
 
-def test_a_check_is_asked_for_and_a_plan_of_repairs_read(watched: Watched, shop: Shop, filled: dict[str, str]) -> None:
+def test_the_limit_of_a_queue_is_set_with_a_reason_and_lifted(
+    watched: Watched, shop: Shop, filled: dict[str, str]
+) -> None:
+    page = watched.go("/")
+    row = page.locator("#queues tr[data-id=orders]")
+    for limit, reason in (("7", "two tills"), ("", "all open")):
+        page.get_by_role("button", name="Limit… orders").click()
+        page.fill("#action [name=limit]", limit)
+        page.fill("#action [name=reason]", reason)
+        page.click("#action [data-go]")
+        expect(row.locator("td[data-l=running]")).to_contain_text(re.compile("of 7$" if limit else r"^\d+$"))
+    history = [(one.action, one.before, one.after, one.reason) for one in shop.engine.store.queue_history("orders")]
+
+    assert history[:2] == [("limit", "7", "none", "all open"), ("limit", "none", "7", "two tills")]
+
+
+def test_a_check_is_asked_for_and_what_it_finds_is_repaired(
+    watched: Watched, shop: Shop, filled: dict[str, str]
+) -> None:
     page = watched.go("/")
     page.click("text=Check now")
     expect(page.locator("#findings_panel")).to_contain_text("Nothing found")
     page = watched.go("/repair")
+    before = page.inner_text("h1")
+    damage(shop, f"UPDATE jobs SET state = 'succeeded' WHERE job_id = '{filled['declined']}'")
+    page = watched.go("/")
+    page.click("text=Check now")
+    page.click("text=What a repair would do")
+    expect(page.locator("h1.lede")).to_contain_text("A repair would take")
+    page.fill("[name=reason]", "somebody had a shell")
+    page.click("[data-go]")
+    expect(page.locator(".banner.succeeded")).to_contain_text(f"job {filled['declined']} is failed again")
+    last = shop.engine.journal(filled["declined"])[-1]
 
-    assert "Nothing is to be repaired" in page.inner_text("h1")
+    assert "Nothing is to be repaired" in before
+    assert "Nothing is to be repaired" in page.inner_text("h1.lede")
+    assert shop.state(filled["declined"]) is JobState.FAILED
+    assert (last.actor, "somebody had a shell" in last.reason) == ("token:nina", True)
+
+
+def damage(shop: Shop, statement: str) -> None:
+    """Write past every rule, as a stray shell can."""
+    backend = SqliteBackend(Path(shop.place))
+    with backend.shell() as shell:
+        put_back = backend.without_triggers(shell)
+        shell.execute(statement)
+        put_back()
+
+
+def test_a_stalled_job_is_recovered(watched: Watched, shop: Shop, filled: dict[str, str]) -> None:
+    gate = shop.gate()
+    job_id = shop.engine.submit(no_progress, Order(text=str(gate)))
+    shop.is_in(job_id, "look-away")
+    eventually(lambda: any(verdict == "stalled" for _, verdict in stalled(shop.engine.store)), "it is not stalled")
+    page = watched.go("/")
+    page.locator("#findings_panel li", has_text="no-progress").get_by_role("button", name="Recover…").click()
+    page.fill("#action [name=reason]", "it looks away")
+    page.click("#action [data-go]")
+    expect(page.locator(".banner.succeeded")).to_be_visible()
+    expect(page.locator("#answer .badge")).to_have_text("pending")
+    gate.touch()
+    reasons = {entry.actor: entry.reason for entry in shop.engine.journal(job_id)}
+    shop.engine.cancel(job_id, reason="the test is over")
+
+    assert "it looks away" in reasons["token:nina"]
 
 
 def test_who_may_only_look_is_offered_nothing_and_refused(

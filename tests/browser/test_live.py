@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from holdfast import JobState
 from tests.browser.conftest import Shop, Watched
 from tests.support.waiting import eventually
 
+BEYOND = "999999999999999999.0.1."
 STAY = "window.stays = true"
 # A value at the end: a function would be taken for what is to be evaluated, and called.
 NOTE_WHAT_IS_READ = """
@@ -117,6 +119,43 @@ def test_a_page_goes_on_behind_the_last_change_it_has_seen(
     places = [int(address.partition("after=")[2].partition(".")[0]) for address in asked]
 
     assert places[-1] > places[0]
+
+
+def test_who_is_told_to_resync_reads_everything_anew_and_goes_on(
+    watched: Watched, shop: Shop, filled: dict[str, str]
+) -> None:
+    page, asked = watched.page, list[str]()
+
+    def ask(route: Route) -> None:
+        asked.append(route.request.url)
+        # The first time from a place that this store has not, as after another one was restored in its stead.
+        route.continue_(url=re.sub("after=[^&]*", f"after={BEYOND}", asked[0]) if len(asked) == 1 else asked[-1])
+
+    page.route("**/v1/events?*", ask)
+    job_id, open_gate = shop.gated()
+    watched.go(f"/jobs/{job_id}", live=False)
+    page.evaluate(STAY)
+    expect(page.locator("#resynced")).to_be_visible()
+    expect(page.locator(".live .say")).to_have_text("live")
+    open_gate()
+    expect(page.locator("#answer .badge")).to_have_text("succeeded")
+
+    assert stayed(page)
+    assert len(asked) > 1
+    assert BEYOND not in asked[-1]
+
+
+def test_who_may_not_look_any_more_is_asked_who_they_are(
+    open_browser: Callable[..., Watched], shop: Shop, filled: dict[str, str]
+) -> None:
+    watched = open_browser(own_session=True)
+    page, other = watched.go("/jobs"), watched.new_page()
+    other.goto(f"{shop.url}/")
+    other.click("text=Log out")
+    expect(page.locator("#token")).to_be_visible()
+    watched.complaints = [one for one in watched.complaints if "401" not in one]
+
+    assert page.url == f"{shop.url}/jobs"
 
 
 def test_a_fragment_is_read_at_most_four_times_a_second(watched: Watched, shop: Shop, filled: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from holdfast import Engine
 from holdfast.core.states import JobState
 from holdfast.web.events import Feed
-from holdfast.web.waiting import Waiting
+from holdfast.web.job_waits import JobWaits
 from tests.support.backends import Backend
 from tests.support.waiting import eventually
 from tests.support.web import FLOW, Asking, a_flow, served
@@ -267,8 +267,55 @@ def test_who_has_waited_in_vain_is_told_how_it_stands(http: Asking) -> None:
     assert (answer.status_code, answer.headers["preference-applied"]) == (202, "wait=1")
 
 
+def test_a_job_is_submitted_and_answered_with_its_result(http: Asking, engine: Engine) -> None:
+    wait = {"Prefer": "wait=60", "Idempotency-Key": '"order"'}
+    with engine.worker(concurrency=1):
+        answer = http.post(JOBS, json={"request": {}}, headers=wait)
+    plain = http.post(JOBS, json={"request": {}}, headers={"Idempotency-Key": '"order"'})
+    again = http.post(JOBS, json={"request": {}}, headers=wait)
+
+    assert (answer.status_code, answer.headers["preference-applied"]) == (201, "wait=60")
+    assert answer.json()["result"]["response"]["trail"] == ["one", "two", "three"]
+    assert (plain.status_code, plain.json()) == (
+        201,
+        {"job_id": answer.json()["job_id"], "created": True, "same_request": True},
+    )
+    assert (again.status_code, again.json()) == (201, answer.json())
+    assert (again.headers["idempotency-replayed"], "preference-applied" in again.headers) == ("true", False)
+    assert len(engine.store.jobs()) == 1
+
+
+def test_who_submits_and_waits_in_vain_is_told_that_it_was_submitted(http: Asking, engine: Engine) -> None:
+    wait = {"Prefer": "wait=1", "Idempotency-Key": '"order"'}
+    first, again = (http.post(JOBS, json={"request": {}}, headers=wait) for _ in range(2))
+
+    assert {(one.status_code, one.headers["preference-applied"]) for one in (first, again)} == {(201, "wait=1")}
+    assert first.json() == again.json()
+    assert "result" not in first.json()
+    assert [job.job_id for job in engine.store.jobs()] == [first.json()["job_id"]]
+
+
+def test_who_waits_does_not_keep_the_key_from_others(http: Asking, engine: Engine) -> None:
+    answers: list[Any] = []
+    wait = {"Prefer": "wait=60", "Idempotency-Key": '"order"'}
+    waiting = threading.Thread(target=lambda: answers.append(http.post(JOBS, json={"request": {}}, headers=wait)))
+    waiting.start()
+    [job] = eventually(engine.store.jobs)
+
+    def asked_again() -> Any:
+        answer = http.post(JOBS, json={"request": {}}, headers={"Idempotency-Key": '"order"'})
+        return answer if answer.status_code == 201 else None
+
+    told = eventually(asked_again)
+    engine.cancel(job.job_id, reason="enough waited")
+    waiting.join(60)
+
+    assert told.json()["job_id"] == job.job_id
+    assert answers[0].json()["result"]["state"] == "failed"
+
+
 def test_only_so_many_wait_at_once(http: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.web.waiting.MOST", 0)
+    monkeypatch.setattr("holdfast.web.job_waits.MOST", 0)
     answer = http.get(f"/v1/jobs/{submit(http)}/result", headers={"Prefer": "wait=60"})
 
     assert answer.status_code == 202
@@ -285,7 +332,7 @@ def test_many_who_wait_cost_one_thread(http: Asking, engine: Engine) -> None:
     threads = [threading.Thread(target=wait, args=(job_id,)) for job_id in jobs]
     for thread in threads:
         thread.start()
-    waiting = http.application.services.get(Waiting)
+    waiting = http.application.services.get(JobWaits)
     eventually(lambda: len(waiting._waiters) == len(jobs))
     looking = [one.name for one in threading.enumerate() if one.name == "holdfast-web-waiting"]
     with engine.worker(concurrency=2):

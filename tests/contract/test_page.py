@@ -454,6 +454,41 @@ def test_what_is_not_there_is_said_in_the_same_look(get: Get, path: str, status:
     assert seen.open == []
 
 
+def test_a_browser_that_is_nowhere_is_told_so_on_the_page_and_a_program_by_a_problem(http: TestClient) -> None:
+    of_browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+    seen = Seen(http.get("/nothing/here", headers=of_browser))
+    answers = [http.get("/nothing/here", headers={"Accept": "*/*"}), http.get("/v1/nothing", headers=of_browser)]
+
+    assert seen.status == 404
+    assert "There is nothing here." in seen.text
+    assert [(one.status_code, one.headers["content-type"]) for one in answers] == [
+        (404, "application/problem+json")
+    ] * 2
+
+
+def test_the_limit_of_a_queue_is_set_lifted_and_refused(bench: Bench, get: Get, http: TestClient) -> None:
+    bench.submit()
+    [queue] = bench.store.queues()
+    path = f"/queue/limit?queue={queue.name}"
+    form = {"queue": queue.name, "was": get(path).fields()["was"], "limit": "3"}
+
+    def post(**more: str) -> int:
+        return int(http.post("/queue/limit", data={**form, **more}, follow_redirects=False).status_code)
+
+    refused = [post(), post(reason=" "), post(reason="x", limit="-1"), post(reason="x", limit="many")]
+    unchanged = bench.store.queues()[0].max_running
+    done, behind = post(reason="two tills"), post(reason="not seen", limit="9")
+    limited = bench.store.queues()[0].max_running
+    form = {**form, "was": get(path).fields()["was"], "limit": ""}
+    lifted = post(reason="all open")
+    events = [(one.before, one.after, one.reason) for one in bench.store.queue_history(queue.name)][:2]
+
+    assert refused == [400, 400, 400, 400]
+    assert (unchanged, done, behind, limited) == (None, 303, 409, 3)
+    assert (lifted, bench.store.queues()[0].max_running) == (303, None)
+    assert events == [("3", "none", "all open"), ("none", "3", "two tills")]
+
+
 def test_every_link_stays_below_where_the_page_is_mounted(bench: Bench, engine: Engine) -> None:
     jobs = every_kind(bench)
     inner = app(engine, authenticate=Everybody("operator:nina", Scope.ADMIN))

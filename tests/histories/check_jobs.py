@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from tests.histories.evidence import CRASH_CODES, ENDED_STATES, Evidence, Row, Span, Violation, unexplained
 from tests.histories.shapes import EFFECT_FLOWS
@@ -132,9 +133,10 @@ def processes_end_as_told(evidence: Evidence) -> Iterator[Violation]:
 
 def orders_hold(evidence: Evidence) -> Iterator[Violation]:
     for event in evidence.of("order-done"):
-        if event["verb"] == "check" and event["answer"]:
-            yield Violation("check", f"order {event['number']}", f"found {event['answer']}")
-        if event["verb"] == "cancel" and event["job"] in evidence.journal and not _cancelled(evidence, event["job"]):
+        # That nobody could look, because connections are cut, is no finding about what would have been seen.
+        if event["verb"] == "check" and (found := [one for one in event["answer"] or () if "'not-checked'" not in one]):
+            yield Violation("check", f"order {event['number']}", f"found {found}")
+        if event["verb"] == "cancel" and event["job"] in evidence.journal and not _cancelled(evidence, event):
             yield Violation("cancel", event["job"], f"order {event['number']} was acknowledged, and left no trace")
     for job_id, entries in evidence.journal.items():
         cancelled = False
@@ -147,11 +149,16 @@ def orders_hold(evidence: Evidence) -> Iterator[Violation]:
                 yield Violation("cancel", job_id, "was cancelled, and committed afterwards")
 
 
-def _cancelled(evidence: Evidence, job_id: str) -> bool:
+def _cancelled(evidence: Evidence, order: dict[str, Any]) -> bool:
+    job_id = order["job"]
     if evidence.state_of(job_id) in ENDED_STATES - {"succeeded"}:
         return True
+    # One that had failed already was left as it is, and may have been brought back later.
+    had_failed = order["answer"] == "failed" or '"state":"failed"' in str(order["answer"])
     return any(
-        entry["reason"].startswith("cancel requested:") or '"cancelled"' in entry["metadata"]
+        entry["reason"].startswith("cancel requested:")
+        or '"cancelled"' in entry["metadata"]
+        or (had_failed and entry["job_to"] == "failed")
         for entry in evidence.journal[job_id]
     )
 

@@ -330,6 +330,30 @@ def test_a_rewind_lets_finished_steps_run_again() -> None:
     assert check(evidence) == []
 
 
+def cancelled(e: Evidence, answer: str) -> None:
+    about = {"number": 1, "verb": "cancel", "value": "", "job": "A"}
+    add(e, {"e": "order-done", "t": 9, "pid": 9, "answer": answer, **about})
+
+
+@pytest.mark.parametrize("answer", ["failed", '{"job_id":"A","state":"failed","cancel_reason":null}'])
+def test_a_cancellation_of_a_job_that_had_failed_leaves_it_to_be_brought_back(answer: str) -> None:
+    evidence, lost = good(), good()
+    cancelled(lost, answer)
+    cancelled(evidence, answer)
+    evidence.journal["A"] = [entry("A", job_from="running", job_to="failed"), *evidence.journal["A"]]
+
+    assert "cancel" in rules_broken(lost)
+    assert "cancel" not in rules_broken(evidence)
+
+
+def test_that_nobody_could_look_is_no_finding() -> None:
+    evidence = good()
+    said = "{'code': 'not-checked', 'severity': 'error', 'message': 'connection failed'}"
+    add(evidence, {"e": "order-done", "t": 9, "pid": 9, "number": 1, "verb": "check", "value": "", "answer": [said]})
+
+    assert check(evidence) == []
+
+
 @pytest.mark.parametrize("why", ["kill", "two-signals"])
 def test_the_death_of_its_worker_is_the_cause_of_a_crash(why: str) -> None:
     evidence = good()

@@ -18,12 +18,12 @@ import httpx
 
 from holdfast import Engine
 from holdfast.web import Scope, app
-from holdfast.web.credentials import BySession, ByToken, Credentials
+from holdfast.web.credentials import BySession, ByToken, CombinedAuthenticator
 from holdfast.web.events import Feed
 from holdfast.web.limits import Limited
 from holdfast.web.login import Login
 from holdfast.web.server import ServerLimits, WebServer
-from holdfast.web.sockets import bound, place_of
+from holdfast.web.sockets import bound, listen_address
 from holdfast.web.tokens import TABLES, TokenStore
 from tests.support.fleet import ROOT
 from tests.support.waiting import PATIENCE
@@ -203,7 +203,7 @@ class ServedHere:
         limits = limits or ServerLimits()
         self.stop_seconds = limits.stop_seconds
         self.tokens = TokenStore(engine.tables(TABLES))
-        credentials = Credentials(token=ByToken(self.tokens), session=BySession(self.tokens))
+        credentials = CombinedAuthenticator(token=ByToken(self.tokens), session=BySession(self.tokens))
         self.application = app(engine, authenticate=credentials, extensions=[Login(self.tokens).extension])
         self.feed = self.application.services.get(Feed)
         limited = Limited(self.application, hosts=hosts, body_seconds=limits.body_seconds, trust_scheme=trust_scheme)
@@ -215,7 +215,7 @@ class ServedHere:
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        with bound(place_of("127.0.0.1:0")) as listening:
+        with bound(listen_address("127.0.0.1:0")) as listening:
             self.address: tuple[str, int] = listening.getsockname()
             self._server.run_on([listening], stop_on=self._stop_on)
 

@@ -42,7 +42,7 @@ from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
     from holdfast.web.application import Application
-    from holdfast.web.sockets import Place
+    from holdfast.web.sockets import ListenAddress
     from holdfast.web.tokens import TokenStore
 
 log = logging.getLogger("holdfast.web")
@@ -163,12 +163,12 @@ def _app(settings: CommandSettings, options: ServeOptions) -> App:
     return App([])
 
 
-def _places(options: ServeOptions) -> list[Place]:
-    from holdfast.web.sockets import place_of  # noqa: PLC0415 - needs the extra
+def _places(options: ServeOptions) -> list[ListenAddress]:
+    from holdfast.web.sockets import listen_address  # noqa: PLC0415 - needs the extra
 
     # A browser cannot open a unix socket, and who starts this by hand wants to see the page.
     given = options.listen or (() if "LISTEN_FDS" in os.environ else (DEFAULT_LISTEN,))
-    return [place_of(text) for text in given]
+    return [listen_address(text) for text in given]
 
 
 def _group(options: ServeOptions) -> int | None:
@@ -202,7 +202,7 @@ def _user_header(options: ServeOptions) -> str | None:
 
 
 @contextmanager
-def _sockets(places: Sequence[Place], group: int | None) -> Iterator[list[tuple[socket.socket, str]]]:
+def _sockets(places: Sequence[ListenAddress], group: int | None) -> Iterator[list[tuple[socket.socket, str]]]:
     """What is listened on, each with how it is told."""
     from holdfast.web.sockets import address_of, bound, given_sockets  # noqa: PLC0415 - as above
 
@@ -238,7 +238,7 @@ def _serve(
         on_started=lambda: _announce(settings, running, [told for _, told in sockets], links),
         on_stopping=lambda: _stopping(application, signals),
     )
-    server.on_look = _Watched(running, server.stop)
+    server.on_look = _Watchdog(running, server.stop)
     with at_work(running, engine, options, app.check) if running is not None else nullcontext():
         server.run_on([one for one, _ in sockets], stop_on=signals.descriptor)
         if running is not None:
@@ -271,13 +271,13 @@ def _application(
 ) -> tuple[Application, object]:
     """The application, and it with what our own server puts around it."""
     from holdfast.web.application import app as application_of  # noqa: PLC0415 - as above
-    from holdfast.web.credentials import ByPeer, ByProxy, BySession, ByToken, Credentials  # noqa: PLC0415 - as above
+    from holdfast.web.credentials import ByPeer, ByProxy, BySession, ByToken, CombinedAuthenticator  # noqa: PLC0415 - as above
     from holdfast.web.events import Feed  # noqa: PLC0415 - as above
     from holdfast.web.limits import Limited  # noqa: PLC0415 - as above
     from holdfast.web.login import Login  # noqa: PLC0415 - as above
 
     user_header = _user_header(options)
-    credentials = Credentials(
+    credentials = CombinedAuthenticator(
         token=ByToken(tokens),
         session=BySession(tokens),
         proxy=ByProxy(user_header, options.proxy_scope) if user_header else None,
@@ -292,7 +292,7 @@ def _application(
     return application, Limited(application, hosts=options.allow_host, trust_scheme=SCHEME_HEADER in _lowered(options))
 
 
-class _Watched:
+class _Watchdog:
     """Called by the server every second: what has to be seen in time while it serves."""
 
     def __init__(self, running: Worker | None, stop: Callable[[], None]) -> None:

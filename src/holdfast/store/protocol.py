@@ -22,7 +22,7 @@ from holdfast.core.records import (
 from holdfast.core.states import JobState
 from holdfast.store.change_feed import Change
 from holdfast.store.commands import Changes, Claim, Held, NewJob, Recovered, Submitted, Write
-from holdfast.store.listing import Counted, Found, JobFilter
+from holdfast.store.job_lists import Counted, FoundJobs, JobFilter
 
 
 class Listener(Protocol):
@@ -276,7 +276,7 @@ class Store(Protocol):
 
     def list_jobs(
         self, wanted: JobFilter, *, beyond: str | None = None, limit: int, newest_first: bool = True
-    ) -> Found:
+    ) -> FoundJobs:
         """So many of the jobs that are wanted, in the order of their ids, from the first `beyond` an id on.
 
         Fewer, if too many others would have to be looked at for more; the answer says where to go on then.

@@ -22,7 +22,7 @@ from holdfast.core.records import (
 from holdfast.core.states import JobState
 from holdfast.core.values import ulid_bounds
 from holdfast.errors import BadInput, JobNotFoundError, StoreUnavailable
-from holdfast.store import change_feed, commit, facts, integrity, lease, listing, submit
+from holdfast.store import change_feed, commit, facts, integrity, job_lists, lease, submit
 from holdfast.store.commands import Changes, NewJob, Submitted, Write
 from holdfast.store.commit import is_durable
 from holdfast.store.commit_step import EffectEndedTransaction
@@ -153,14 +153,14 @@ class SqlStore(OperatorVerbs):
             return shown(JobRecord, session.select_jobs(given, states, limit))
 
     def list_jobs(
-        self, wanted: listing.JobFilter, *, beyond: str | None = None, limit: int, newest_first: bool = True
-    ) -> listing.Found:
+        self, wanted: job_lists.JobFilter, *, beyond: str | None = None, limit: int, newest_first: bool = True
+    ) -> job_lists.FoundJobs:
         with self.reading() as session:
-            return listing.Listing(session, wanted, beyond=beyond, newest_first=newest_first).jobs(limit)
+            return job_lists.Listing(session, wanted, beyond=beyond, newest_first=newest_first).jobs(limit)
 
-    def count_jobs(self, wanted: listing.JobFilter, *, most: int) -> listing.Counted:
+    def count_jobs(self, wanted: job_lists.JobFilter, *, most: int) -> job_lists.Counted:
         with self.reading() as session:
-            return listing.Listing(session, wanted).count(most)
+            return job_lists.Listing(session, wanted).count(most)
 
     def request(self, job_id: str) -> str:
         with self.reading() as session:

@@ -1,7 +1,7 @@
 """What is to be seen of a store: the one reader of the page, the API and the terminal."""
 
 from holdfast.store.change_feed import Change
-from holdfast.store.listing import JobFilter
+from holdfast.store.job_lists import JobFilter
 from holdfast.views.records import (
     BoundedCount,
     Edge,

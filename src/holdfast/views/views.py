@@ -21,7 +21,7 @@ from holdfast.core.states import LIVE_STATUSES, JobState
 from holdfast.core.values import checked_job_id
 from holdfast.errors import BadInput, InvalidKeyError, JobNotFoundError, UnknownFlowError
 from holdfast.store.change_feed import Change
-from holdfast.store.listing import JobFilter
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.liveness import is_dead, is_live
 from holdfast.views.figures import (
     HOUR,
@@ -57,7 +57,7 @@ COUNT_CAP = 10_000
 PAGE_LIMIT = 500
 SLOW_SHOWN = 50
 IDLE_MS = 5_000
-"""Whoever got somewhere within this time is not asked for its patience."""
+"""Whoever got somewhere within this time is not called slow."""
 BACKLOG_LOOK = 20_000
 """So many of the oldest jobs that wait are counted, queue by queue."""
 SAMPLE = 2_000
@@ -331,7 +331,8 @@ class Views:
             since, job = max(current.progressed_at, current.since), jobs[current.job_id]
             limit = stall_limit(job, current)
             verdict = stall_verdict(progressed_at=since, now=now, stall_ms=limit, retry_at=current.retry_at)
-            if verdict is not StallVerdict.MOVING and now - since > IDLE_MS:
+            is_slow = verdict is StallVerdict.SLOW and now - since > IDLE_MS
+            if is_slow or verdict is StallVerdict.STALLED:
                 found.append(
                     SlowView(
                         job_id=job.job_id,

@@ -9,15 +9,13 @@ from typing import Any
 from starlette.routing import BaseRoute, Router
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocketClose
 
 from holdfast.engine import Engine
 from holdfast.errors import BadInput
-from holdfast.web import access, events, flows, house, jobs, openapi, upkeep
-from holdfast.web.dispatch import Endpoint, problem_response
+from holdfast.web import access, events, flows, house, jobs, maintenance, openapi
+from holdfast.web.dispatch import Endpoint, Nowhere
 from holdfast.web.limits import Guarded
 from holdfast.web.principal import Authenticator, nobody
-from holdfast.web.problems import problem
 from holdfast.web.routes import Extension, Renderer, Route, Services
 
 
@@ -48,7 +46,7 @@ class Application:
             for path, routes in sorted(by_path.items(), key=lambda item: item[0].replace("{", "\x7f"))
         ]
         self._app: ASGIApp = Guarded(
-            Router(paths, redirect_slashes=False, default=_nothing_there, lifespan=self._lifespan)
+            Router(paths, redirect_slashes=False, default=Nowhere(self.services), lifespan=self._lifespan)
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,7 +93,7 @@ def _own_routes() -> Iterator[Route]:
     yield from house.ROUTES
     yield from flows.ROUTES
     yield from jobs.ROUTES
-    yield from upkeep.ROUTES
+    yield from maintenance.ROUTES
     yield from events.ROUTES
     yield from access.ROUTES
     yield from openapi.ROUTES
@@ -105,13 +103,3 @@ def _renderer(engine: Engine, extensions: Sequence[Extension]) -> Renderer:
     from holdfast.web.page import Site  # noqa: PLC0415 - an API alone does without templates
 
     return Site(engine, extensions)
-
-
-async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await WebSocketClose()(scope, receive, send)
-        return
-    hint = "what there is: /openapi.json"
-    await problem_response(problem(404, "no-such-path", "there is nothing at this path", hint=hint), {})(
-        scope, receive, send
-    )

@@ -130,7 +130,7 @@ class ByPeer:
         return Principal(actor=peer.actor, scope=self._group_scope, kind="unix")
 
 
-class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+class CombinedAuthenticator(msgspec.Struct, frozen=True, kw_only=True):
     """The ways to be known, the most explicit first.
 
     A token that is shown decides: with a wrong one nobody falls back to another way.

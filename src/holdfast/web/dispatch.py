@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from inspect import iscoroutinefunction
-from typing import Any, cast
+from typing import Any
 
 import msgspec
-from starlette._utils import get_route_path
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
+from starlette.websockets import WebSocketClose
 
 from holdfast.errors import HoldfastError
-from holdfast.web.parameters import accepts, checked_path, decoded, is_media_type, json_as
+from holdfast.web.parameters import accepts, asks_for, checked_path, decoded, is_media_type, json_as
 from holdfast.web.principal import Authenticator, Principal
 from holdfast.web.problems import MEDIA_TYPE, Problem, Refused, told
 from holdfast.web.routes import JSON, Call, PageRoute, Reply, Route, Services
@@ -54,7 +53,7 @@ class Endpoint:
         except ClientDisconnect:
             return
         except Exception as error:
-            response = self._told(request, error)
+            response = _told(request, error, self._services, self._statuses, is_page=self._is_page)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -65,11 +64,13 @@ class Endpoint:
             raise Refused(405, "method-not-allowed", "not by this method", hint=hint, headers={"Allow": self._allow})
         body = await _body_of(request, route)
         run = self._services.get(Threads).run
-        if iscoroutinefunction(route.handler):
-            call = await run(lambda: self._call(request, route, body))
-            reply = await _unless_gone(request, cast(Awaitable[Reply], route.handler(call)))
-            return _response(reply, route, method)
-        return await run(lambda: _response(cast(Reply, route.handler(self._call(request, route, body))), route, method))
+
+        def begun() -> Response | Awaitable[Reply]:
+            found = route.handler(self._call(request, route, body))
+            return _response(found, route, method) if isinstance(found, Reply) else found
+
+        answer = await run(begun)
+        return answer if isinstance(answer, Response) else _response(await _unless_gone(request, answer), route, method)
 
     def _call(self, request: Request, route: Route, body: bytes) -> Call:
         """The request, if it is allowed and well-formed."""
@@ -107,18 +108,45 @@ class Endpoint:
             )
         return principal
 
-    def _told(self, request: Request, error: Exception) -> Response:
-        problem, headers = told(error, self._statuses)
-        renderer = self._services.renderer
-        if self._is_page and renderer is not None:
-            call = _call_of(request, self._services, principal=None, path={}, query=None, body=None, raw_body=b"")
-            reply = renderer.problem(call, problem)
-            reply = msgspec.structs.replace(reply, headers={**headers, **reply.headers})
-            return _response(reply, PAGE, request.method)
-        return problem_response(problem, headers)
+
+class Nowhere:
+    """Every path that no route is for: a browser is told on the page, whoever else by a problem."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        """There is nothing."""
+        if scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        hint = "what there is: /openapi.json"
+        nothing = Refused(404, "no-such-path", "there is nothing at this path", hint=hint)
+        is_page = not path_below_root(scope).startswith(API) and asks_for(request.headers.get("accept"), "text/html")
+        await _told(request, nothing, self._services, {}, is_page=is_page)(scope, receive, send)
+
+
+def _told(
+    request: Request,
+    error: Exception,
+    services: Services,
+    statuses: Mapping[type[HoldfastError], int],
+    *,
+    is_page: bool,
+) -> Response:
+    problem, headers = told(error, statuses)
+    renderer = services.renderer
+    if is_page and renderer is not None:
+        call = _call_of(request, services, principal=None, path={}, query=None, body=None, raw_body=b"")
+        reply = renderer.problem(call, problem)
+        reply = msgspec.structs.replace(reply, headers={**headers, **reply.headers})
+        return _response(reply, PAGE, request.method)
+    return problem_response(problem, headers)
 
 
 PAGE = PageRoute(method="GET", path="", name="", handler=lambda _call: Reply())
+API = "/v1/"
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str]) -> Response:
@@ -134,11 +162,19 @@ def _call_of(request: Request, services: Services, **parts: Any) -> Call:
         headers=request.headers,
         method=request.method,
         root_path=scope.get("root_path", ""),
-        url_path=get_route_path(scope),
+        url_path=path_below_root(scope),
         query_string=scope["query_string"].decode("latin-1"),
         scope=scope,
         **parts,
     )
+
+
+def path_below_root(scope: ASGIScope) -> str:
+    """The path as it is in the table of routes, wherever the application is mounted."""
+    path: str = scope["path"]
+    # By ASGI the path begins with the root; behind a proxy that cuts the root off, it does not.
+    below = path.removeprefix(scope.get("root_path", ""))
+    return below if below[:1] in ("", "/") else path
 
 
 async def _body_of(request: Request, route: Route) -> bytes:
@@ -207,7 +243,8 @@ def _unsupported(media_type: str) -> Refused:
 
 
 async def _no_parts() -> AsyncIterator[bytes]:
-    for part in ():
+    parts: tuple[bytes, ...] = ()
+    for part in parts:
         yield part
 
 

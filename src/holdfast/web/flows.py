@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -12,14 +12,15 @@ from holdfast.core.diagram import DiagramFormat, flow_graph
 from holdfast.core.flow import Flow
 from holdfast.core.states import UNFINISHED_STATES
 from holdfast.core.values import WRITING_ERRORS
-from holdfast.errors import UnknownFlowError
+from holdfast.errors import HoldfastError, UnknownFlowError
 from holdfast.store.commands import Submitted
-from holdfast.store.listing import JobFilter
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.submit import PRIORITY_LIMIT, invalid_request
 from holdfast.views import FlowView
 from holdfast.views.deploy import DeployPlan, doomed
+from holdfast.web.conditions import LONGEST_WAIT, wait_preferred
 from holdfast.web.idempotency import once
-from holdfast.web.jobs import Time
+from holdfast.web.jobs import ResultData, Time, awaited
 from holdfast.web.parameters import json_as
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Refused
@@ -65,7 +66,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     diagram: str
 
 
-class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a job is submitted with, beside its request."""
 
     key: Key | None = None
@@ -83,7 +84,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A job to be noted as its parent, and cancelled with."""
 
 
-class Submit(SubmitOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Submit(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new job; its request is of the flow's request type."""
 
     request: msgspec.Raw
@@ -97,6 +98,8 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
     """False if it was there already, under its key."""
     same_request: bool = True
     """False if the job that has the key was submitted with another request."""
+    result: ResultData | msgspec.UnsetType = msgspec.UNSET
+    """If it was waited for, and has ended in time."""
 
 
 def _flow(call: Call) -> Flow[Any, Any]:
@@ -142,7 +145,27 @@ def _plan(call: Call) -> Reply:
     return Reply(body=body)
 
 
-def _submit(call: Call) -> Reply:
+def _submit(call: Call) -> Reply | Awaitable[Reply]:
+    reply = _submitted(call)
+    return _with_result(call, reply) if wait_preferred(call.headers) else reply
+
+
+async def _with_result(call: Call, reply: Reply) -> Reply:
+    """The answer with how the job has ended, if it does in time.
+
+    What is on record for an Idempotency-Key is the answer without it: whoever sends the request again waits again, and
+    who dies while waiting has lost nothing. Nor has the job by anything that goes wrong here: it is submitted.
+    """
+    first = reply.body if isinstance(reply.body, SubmittedJob) else msgspec.json.decode(reply.body, type=SubmittedJob)
+    try:
+        result, headers = await awaited(call, first.job_id)
+    except HoldfastError:
+        return reply
+    body = first if result.state in UNFINISHED_STATES else msgspec.structs.replace(first, result=result)
+    return msgspec.structs.replace(reply, body=body, headers={**reply.headers, **headers})
+
+
+def _submitted(call: Call) -> Reply:
     flow, wish = _flow(call), call.body
     if flow.name.startswith(RESERVED):
         raise Refused(403, "reserved-flow", f"jobs of {flow.name} are not submitted like this", hint="POST /v1/bulk")
@@ -231,9 +254,11 @@ ROUTES: Sequence[Route] = (
         answer=SubmittedJob,
         status=201,
         also={200: "A job was there already, under its key."},
-        takes=("Idempotency-Key",),
-        gives=("Location", "Idempotency-Replayed"),
+        takes=("Idempotency-Key", "Prefer"),
+        gives=("Location", "Idempotency-Replayed", "Preference-Applied"),
         problems=(409, 410),
-        description="Once this is answered, the job will run.",
+        description="Once this is answered, the job will run. With Prefer: wait=30 the answer has the job's result, if"
+        f" it ends in time, for {LONGEST_WAIT:.0f} seconds at most; the status says in any case whether the job is new."
+        " The same Idempotency-Key again gets the first answer, with the result as it is then.",
     ),
 )

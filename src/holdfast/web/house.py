@@ -17,7 +17,7 @@ from holdfast.core.records import QueueEvent
 from holdfast.core.states import JobState
 from holdfast.errors import HoldfastError, QueueNotFoundError
 from holdfast.store.commands import Submitted
-from holdfast.store.listing import JobFilter
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.submit import QUEUE_LIMIT
 from holdfast.views import Change, Overview, QueueView, WorkerView
 from holdfast.web.conditions import link_headers
@@ -33,7 +33,7 @@ log = logging.getLogger("holdfast.web")
 # --- is it there? -------------------------------------------------------------------------------------------
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
+class ServerHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Is the server there?"""
 
     status: str
@@ -41,7 +41,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _livez(_call: Call) -> Reply:
-    return Reply(body=Health(status="alive"))
+    return Reply(body=ServerHealth(status="alive"))
 
 
 def _readyz(call: Call) -> Reply:
@@ -53,7 +53,7 @@ def _readyz(call: Call) -> Reply:
         raise Refused(
             503, "not-ready", "the store cannot be used", headers={"Retry-After": str(RETRY_AFTER)}
         ) from error
-    return Reply(body=Health(status="ready"))
+    return Reply(body=ServerHealth(status="ready"))
 
 
 class Metrics:
@@ -278,8 +278,8 @@ def _act(method: str, path: str, name: str, summary: str, handler: Callable[[Cal
 
 
 ROUTES: Sequence[Route] = (
-    _get("/livez", "livez", "Is the process alive?", _livez, Health, scope=None, tag="health"),
-    _get("/readyz", "readyz", "Can the store be read?", _readyz, Health, scope=None, tag="health"),
+    _get("/livez", "livez", "Is the process alive?", _livez, ServerHealth, scope=None, tag="health"),
+    _get("/readyz", "readyz", "Can the store be read?", _readyz, ServerHealth, scope=None, tag="health"),
     _get(
         "/metrics",
         "metrics",

@@ -12,18 +12,18 @@ from holdfast.client import REASON_LIMIT
 from holdfast.core.explain import Explanation
 from holdfast.core.hash_chain import chain_faults
 from holdfast.core.progress import CurrentStep
-from holdfast.core.records import Child, ErrorRecord, ExecutionRecord, JobRecord, JobResult, JournalEntry, StepRecord
+from holdfast.core.records import Child, ErrorRecord, ExecutionRecord, JobRecord, JournalEntry, StepRecord
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.errors import BadInput, JobMovedOnError
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.journal import result_of
-from holdfast.store.listing import JobFilter
 from holdfast.store.submit import PRIORITY_LIMIT
 from holdfast.views import PAGE_LIMIT, BoundedCount, JobPage, JobView
 from holdfast.web.conditions import LONGEST_WAIT, etag, expected_heads, link_headers, wait_preferred
+from holdfast.web.job_waits import JobWaits
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Refused
 from holdfast.web.routes import Call, Reply, Route
-from holdfast.web.waiting import Waiting
 
 ENTRIES_LIMIT = 1000
 
@@ -282,22 +282,23 @@ def _one(call: Call) -> Reply:
     return Reply(body=job_data(view), headers=etag(view.head))
 
 
-async def _result(call: Call) -> Reply:
-    """How it stands; waits if that is preferred, and only so many at once do."""
-    job_id, seconds = call.path["job_id"], wait_preferred(call.headers)
+async def awaited(call: Call, job_id: str) -> tuple[ResultData, dict[str, str]]:
+    """How a job stands, waited for as is preferred, if not too many wait; and the header that says that it was."""
+    seconds, headers = wait_preferred(call.headers), {}
     result = await call.in_thread(lambda: result_of(call.engine.store, job_id))
-    headers = {}
-    if seconds and result.state in UNFINISHED_STATES and await call.service(Waiting).until_ended(job_id, seconds):
+    if seconds and result.state in UNFINISHED_STATES and await call.service(JobWaits).until_ended(job_id, seconds):
         headers["Preference-Applied"] = f"wait={seconds:.0f}"
         result = await call.in_thread(lambda: result_of(call.engine.store, job_id))
+    return ResultData(**{**msgspec.structs.asdict(result), "response": raw(result.response)}), headers
+
+
+async def _result(call: Call) -> Reply:
+    job_id = call.path["job_id"]
+    result, headers = await awaited(call, job_id)
     if result.state not in UNFINISHED_STATES:
-        return Reply(body=_result_data(result), headers=headers)
+        return Reply(body=result, headers=headers)
     headers |= {"Retry-After": "1", "Location": call.link(f"/v1/jobs/{job_id}/result")}
-    return Reply(status=202, body=_result_data(result), headers=headers)
-
-
-def _result_data(result: JobResult) -> ResultData:
-    return ResultData(**{**msgspec.structs.asdict(result), "response": raw(result.response)})
+    return Reply(status=202, body=result, headers=headers)
 
 
 def _explain(call: Call) -> Reply:

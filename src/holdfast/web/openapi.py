@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.core.flow import Flow
-from holdfast.web.flows import RESERVED, SubmitOptions
+from holdfast.web.flows import RESERVED, JobOptions
 from holdfast.web.problems import MEDIA_TYPE, Problem
 from holdfast.web.routes import JSON, Call, Reply, Route, Services
 
@@ -130,7 +130,7 @@ def document(routes: Sequence[Route], flows: Iterable[Flow[Any, Any]] = ()) -> J
 
 def _kinds(routes: Sequence[Route], flows: Sequence[Flow[Any, Any]]) -> Iterator[Any]:
     yield Problem
-    yield SubmitOptions
+    yield JobOptions
     for route in routes:
         yield from (kind for kind in (route.query, route.body, route.answer) if kind is not None)
     for flow in flows:
@@ -215,7 +215,7 @@ def _responses(route: Route, schemas: _Schemas) -> Json:
 
 
 def _submit_schema(schemas: _Schemas, flow: Flow[Any, Any]) -> Json:
-    options = schemas.components[_name_in(schemas.of(SubmitOptions))]
+    options = schemas.components[_name_in(schemas.of(JobOptions))]
     return {
         "type": "object",
         "title": f"Submit {flow.name}",

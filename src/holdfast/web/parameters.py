@@ -140,6 +140,11 @@ def accepts(header: str | None, media_type: str) -> bool:
     return False
 
 
+def asks_for(header: str | None, media_type: str) -> bool:
+    """Does an Accept header name this media type itself, as a browser does?"""
+    return any(_essence(part) == media_type and _quality(part) > 0 for part in (header or "").split(","))
+
+
 def is_media_type(header: str | None, media_type: str) -> bool:
     """Is that the type of a body, in UTF-8?"""
     essence, _, parameters = (header or "").partition(";")

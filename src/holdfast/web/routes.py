@@ -43,7 +43,7 @@ Handler: TypeAlias = "Callable[[Call], Reply | Awaitable[Reply]]"
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation of the API. A plain handler runs in a thread, a coroutine function in the event loop."""
+    """An operation of the API. A handler runs in a thread; what it answers with to be awaited, in the event loop."""
 
     method: str
     path: str

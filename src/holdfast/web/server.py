@@ -97,7 +97,7 @@ class _Transport:
             asyncio.get_running_loop().call_later(LINGER_SECONDS, self._inner.close)
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One connection: with the credentials of its peer, and with deadlines."""
 
     limits = ServerLimits()
@@ -200,7 +200,7 @@ class WebServer(Server):
         super().__init__(
             Config(
                 app,
-                http=type("LimitedConnection", (Connection,), {"limits": self._limits}),
+                http=type("LimitedConnection", (HttpConnection,), {"limits": self._limits}),
                 ws="none",
                 loop="asyncio",
                 lifespan="on",
@@ -233,7 +233,7 @@ class WebServer(Server):
             self.on_look()
             now = loop.time()
             for connection in list(self.server_state.connections):
-                assert isinstance(connection, Connection)
+                assert isinstance(connection, HttpConnection)
                 connection.look(now)
 
     @contextmanager

@@ -30,7 +30,7 @@ _SO_PEERGROUPS = 59
 _CREDENTIALS = struct.Struct("iII")
 
 
-class Place(NamedTuple):
+class ListenAddress(NamedTuple):
     """Where to listen: a path, or a host and a port."""
 
     path: Path | None = None
@@ -46,23 +46,23 @@ class Place(NamedTuple):
             return self.host == "localhost"
 
 
-def place_of(text: str) -> Place:
+def listen_address(text: str) -> ListenAddress:
     """`unix:PATH` or `HOST:PORT`."""
     hint = "unix:/run/holdfast/holdfast.sock, or 127.0.0.1:8118, or [::1]:8118"
     if text.startswith("unix:"):
         path = Path(text.removeprefix("unix:").removeprefix("//"))
         if not path.name or len(os.fsencode(path.absolute())) > LONGEST_PATH - 8:
             raise SettingsError(f"--listen {text!r}: the path is missing or too long for a socket", hint=hint)
-        return Place(path=path.absolute())
+        return ListenAddress(path=path.absolute())
     host, separator, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise SettingsError(f"--listen {text!r} is neither unix:PATH nor HOST:PORT", hint=hint)
-    return Place(host=host, port=int(port))
+    return ListenAddress(host=host, port=int(port))
 
 
 @contextmanager
-def bound(place: Place, *, group: int | None = None) -> Iterator[socket.socket]:
+def bound(place: ListenAddress, *, group: int | None = None) -> Iterator[socket.socket]:
     """A socket that listens there; a path goes with it. SettingsError if somebody else does already."""
     if place.path is None:
         with _bound_tcp(place) as found:
@@ -72,7 +72,7 @@ def bound(place: Place, *, group: int | None = None) -> Iterator[socket.socket]:
             yield found
 
 
-def _bound_tcp(place: Place) -> socket.socket:
+def _bound_tcp(place: ListenAddress) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(
             place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -116,7 +116,7 @@ class _HashedToken(Token, frozen=True, kw_only=True):
     secret_hash: str
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody at a browser, who has shown a token or a link for one use."""
 
     actor: str
@@ -136,7 +136,7 @@ class TokenStore:
         self._tables = tables
         self._clock = clock
         self._noted: dict[str, int] = {}
-        self._links: dict[str, tuple[Session, int]] = {}
+        self._links: dict[str, tuple[BrowserSession, int]] = {}
         self._lock = threading.Lock()
 
     # --- tokens ---
@@ -222,7 +222,7 @@ class TokenStore:
 
     # --- sessions ---
 
-    def start_session(self, text: str) -> tuple[str, Session] | None:
+    def start_session(self, text: str) -> tuple[str, BrowserSession] | None:
         """A session for whoever shows a token or a link: the secret of its cookie. None for a wrong one.
 
         The cookie is not the token: a browser that loses it loses a session, and a log-out ends it everywhere.
@@ -231,7 +231,7 @@ class TokenStore:
         token = self.token_of(text)
         if token is not None:
             ends = min(now + SESSION_MS, token.expires_at or now + SESSION_MS)
-            session = Session(actor=token.actor, scope=token.scope, expires_at=ends, token_id=token.token_id)
+            session = BrowserSession(actor=token.actor, scope=token.scope, expires_at=ends, token_id=token.token_id)
         else:
             with self._lock:
                 link = self._links.pop(text, None)
@@ -251,11 +251,11 @@ class TokenStore:
             )
         return secret, session
 
-    def session_of(self, secret: str) -> Session | None:
+    def session_of(self, secret: str) -> BrowserSession | None:
         """The session of a cookie, if neither it nor its token has ended."""
         if not _SECRET.fullmatch(secret):
             return None
-        return self._tables.row(Session, "session", session_hash=_digest(secret), now=self._clock())
+        return self._tables.row(BrowserSession, "session", session_hash=_digest(secret), now=self._clock())
 
     def end_session(self, secret: str) -> None:
         """Log out."""
@@ -264,7 +264,7 @@ class TokenStore:
     def link(self, actor: str, scope: Scope) -> str:
         """A secret that begins one session, for ten minutes; it is in no table, and ends with the process."""
         secret = secrets.token_hex(32)
-        session = Session(actor=actor, scope=scope, expires_at=0, token_id=None)
+        session = BrowserSession(actor=actor, scope=scope, expires_at=0, token_id=None)
         with self._lock:
             self._links[secret] = (session, self._clock() + LINK_MS)
         return secret

@@ -63,7 +63,7 @@ class Layout(msgspec.Struct, frozen=True, rename="camel"):
 class Index(msgspec.Struct, frozen=True, rename="camel"):
     """index.json, or an index among the blobs."""
 
-    schema_version: int
+    schema_version: Integer
     manifests: list[Descriptor]
     media_type: str | None = None
     artifact_type: Text = None
@@ -83,7 +83,7 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
 class ImageManifest(msgspec.Struct, frozen=True, rename="camel"):
     """The manifest of one image."""
 
-    schema_version: int
+    schema_version: Integer
     config: Descriptor
     layers: list[Descriptor]
     media_type: str | None = None

@@ -13,7 +13,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 A_PREFIX = "s3://bucket/, https://host/path/ or file:///directory/, separated by spaces"
 
 
-class Place(NamedTuple):
+class SourcePlace(NamedTuple):
     """Where something is, and the parts of its path: None if one of them, in any spelling, leads elsewhere."""
 
     scheme: str
@@ -46,31 +46,31 @@ def is_below(location: Location, prefixes: Iterable[str]) -> bool:
     return False
 
 
-def _place_of(location: Location) -> Place:
+def _place_of(location: Location) -> SourcePlace:
     match location:
         case S3Object():
-            return Place("s3", location.bucket, None, _parts(location.key))
+            return SourcePlace("s3", location.bucket, None, _parts(location.key))
         case FileObject():
-            return Place("file", "", None, _parts(location.path))
+            return SourcePlace("file", "", None, _parts(location.path))
         case HttpObject():
-            return _of_url(location.url) or Place("", "", None, None)
+            return _of_url(location.url) or SourcePlace("", "", None, None)
 
 
-def _place_of_prefix(prefix: str) -> Place | None:
+def _place_of_prefix(prefix: str) -> SourcePlace | None:
     scheme, separator, rest = prefix.partition("://")
     host, _, path = rest.partition("/")
     match scheme if separator else "":
         case "s3":
-            return Place("s3", host, None, _parts(path))
+            return SourcePlace("s3", host, None, _parts(path))
         case "file":
-            return Place("file", host, None, _parts(unquote(path)))
+            return SourcePlace("file", host, None, _parts(unquote(path)))
         case "http" | "https":
             return _of_url(prefix)
         case _:
             return None
 
 
-def _of_url(url: str) -> Place | None:
+def _of_url(url: str) -> SourcePlace | None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or DEFAULT_PORTS.get(parts.scheme)
@@ -78,7 +78,7 @@ def _of_url(url: str) -> Place | None:
         return None
     if parts.fragment or parts.username is not None:
         return None
-    return Place(parts.scheme, host.rstrip("."), port, _parts(_decoded(parts.path)))
+    return SourcePlace(parts.scheme, host.rstrip("."), port, _parts(_decoded(parts.path)))
 
 
 def _parts(path: str) -> list[str] | None:

@@ -12,8 +12,8 @@ from holdfast_images.manager import ImageManager
 from holdfast_images.settings import Settings
 from holdfast_images.web.access import ImageAccess
 from holdfast_images.web.images import ImageRoutes
+from holdfast_images.web.maintenance import MaintenanceRoutes
 from holdfast_images.web.page import ImagePages
-from holdfast_images.web.upkeep import UpkeepRoutes
 
 STATUSES: Mapping[type[HoldfastError], int] = {
     errors.ImageError: 500,
@@ -50,11 +50,11 @@ def image_extension(place: str | Path, settings: Settings) -> Extension:
     """The routes and views of the images at a place. Opens nothing; InvalidName if `api_sources` is wrong."""
     access = ImageAccess(place, settings)
     _ = access.prefixes
-    images, upkeep = ImageRoutes(access), UpkeepRoutes(access)
+    images, maintenance = ImageRoutes(access), MaintenanceRoutes(access)
     return Extension(
         name="images",
-        routes=(*images.table(), *upkeep.table()),
-        pages=ImagePages(access, images, upkeep).table(),
+        routes=(*images.table(), *maintenance.table()),
+        pages=ImagePages(access, images, maintenance).table(),
         nav=(NavEntry(title="Images", path="/images"),),
         reserved=image_flows(place, settings),
         templates=("holdfast_images.web", "templates"),

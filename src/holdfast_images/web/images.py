@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.web import Call, Reply, Route, Scope
 from holdfast.web.conditions import LONGEST_WAIT, link_headers, wait_preferred
-from holdfast.web.waiting import Waiting
+from holdfast.web.job_waits import JobWaits
 from holdfast_images.errors import UnknownImage
 from holdfast_images.fleet import ImagePage, SnapshotPage
 from holdfast_images.manager import ImageManager
@@ -162,7 +162,7 @@ class ImageRoutes:
         headers = {"Location": call.link(f"/v1/jobs/{begun.job_id}")}
         seconds = wait_preferred(call.headers)
         job_id = begun.job_id
-        if seconds and await call.service(Waiting).until_ended(job_id, seconds):
+        if seconds and await call.service(JobWaits).until_ended(job_id, seconds):
             headers["Preference-Applied"] = f"wait={seconds:.0f}"
             done = await call.in_thread(lambda: self._done(call, job_id, ended))
             if done is not None:

@@ -14,7 +14,7 @@ from holdfast_images.errors import InvalidName, UnknownImage
 from holdfast_images.web import view
 from holdfast_images.web.access import ImageAccess, image_of, note_deed
 from holdfast_images.web.images import ImageRoutes
-from holdfast_images.web.upkeep import UpkeepRoutes, refuse_large
+from holdfast_images.web.maintenance import MaintenanceRoutes, refuse_large
 from holdfast_images.web.view import ImagesShown, ImageWanted
 
 DONE: Mapping[str, str] = {
@@ -47,10 +47,10 @@ class DeedForm(msgspec.Struct, frozen=True, kw_only=True):
 class ImagePages:
     """The views and actions."""
 
-    def __init__(self, access: ImageAccess, routes: ImageRoutes, upkeep: UpkeepRoutes) -> None:
+    def __init__(self, access: ImageAccess, routes: ImageRoutes, maintenance: MaintenanceRoutes) -> None:
         self._access = access
         self._routes = routes
-        self._upkeep = upkeep
+        self._maintenance = maintenance
 
     # --- looking ---
 
@@ -143,14 +143,14 @@ class ImagePages:
         """What gc would remove."""
         shown = self._shown(call)
         with self._access.long("collection"):
-            shown.plan = self._upkeep.planned(shown.images)
+            shown.plan = self._maintenance.planned(shown.images)
         return self._view(call, shown)
 
     def collect(self, call: Call) -> Reply:
         """Carry the plan out, if it is still the same."""
         form: DeedForm = call.body
         reason, images = _reason(form), self._access.images(call)
-        done = self._upkeep.carry_out(call, images, (form.plan,), reason=reason)
+        done = self._maintenance.carry_out(call, images, (form.plan,), reason=reason)
         title = f"{len(done.removed)} removed, {view.size(done.bytes)} given back."
         stays = " ".join(f"{each.action.subject} stays: {each.reason}." for each in done.kept[:10])
         shown = self._shown(call)

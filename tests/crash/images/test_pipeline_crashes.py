@@ -133,6 +133,7 @@ def test_the_pipeline_survives_a_sample_of_crashes(images: Images, tmp_path: Pat
     assert not report.violations, str(report)
 
 
+@pytest.mark.timeout(400)  # twelve histories, each with the whole pipeline twice
 def test_new_content_takes_the_place_of_the_old_wherever_it_crashes(images: Images, tmp_path: Path, seed: int) -> None:
     images.prepare(tmp_path / "prepared")
     scenario = Scenario(flows=images.flows, submit=images.submit_update, observe=images.observe)

@@ -271,7 +271,7 @@ def test_what_cannot_name_an_image_or_a_snapshot_touches_nothing(api: ImageApi, 
     assert api.get("/v1/jobs")["rows"] == []
 
 
-# --- upkeep ------------------------------------------------------------------------------------------------------
+# --- maintenance ------------------------------------------------------------------------------------------------------
 
 
 @both_stores
@@ -294,8 +294,8 @@ def test_archives_are_inspected_and_images_verified(api: ImageApi, tmp_path: Pat
 
 
 def test_an_inspection_ends_at_its_limits(api: ImageApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast_images.web.upkeep.INSPECT_BYTES", 1000)
-    monkeypatch.setattr("holdfast_images.web.upkeep.INSPECT_SECONDS", 0.5)
+    monkeypatch.setattr("holdfast_images.web.maintenance.INSPECT_BYTES", 1000)
+    monkeypatch.setattr("holdfast_images.web.maintenance.INSPECT_SECONDS", 0.5)
     gate = Gate()
     with gate.server.running():
         waited = api.problem("POST", "/v1/image-inspections", json={"source": gate.url})
@@ -311,7 +311,7 @@ def test_what_is_too_large_to_be_read_at_once_is_left_to_the_host(
 ) -> None:
     with api.worker():
         process(api, source_of(tmp_path))
-    monkeypatch.setattr("holdfast_images.web.upkeep.DEEP_BYTES", 1000)
+    monkeypatch.setattr("holdfast_images.web.maintenance.DEEP_BYTES", 1000)
     deep = api.ask("POST", "/v1/images/demo/verify", json={"deep": True})
     shallow = api.ask("POST", "/v1/images/demo/verify", json={})
 

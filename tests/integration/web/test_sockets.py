@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import Engine
 from holdfast.errors import SettingsError
-from holdfast.web.sockets import Place, bound, place_of
+from holdfast.web.sockets import ListenAddress, bound, listen_address
 from tests.support.serving import WebProcess, make_token, shown
 from tests.support.waiting import PATIENCE, eventually
 
@@ -77,7 +77,7 @@ def state_in(tmp_path: Path) -> str:
 
 def test_the_socket_is_for_owner_and_group_and_its_directory_too(tmp_path: Path) -> None:
     path = tmp_path / "run" / "holdfast.sock"
-    with bound(Place(path=path)):
+    with bound(ListenAddress(path=path)):
         modes = shown(path), shown(path.parent)
 
     assert modes == ("0o660", "0o750")
@@ -101,7 +101,7 @@ def test_nobody_else_can_open_it_at_any_moment_while_it_is_made(tmp_path: Path) 
     try:
         watcher.start()
         for _ in range(200):
-            with bound(Place(path=path)):
+            with bound(ListenAddress(path=path)):
                 pass
     finally:
         stop.set()
@@ -115,7 +115,7 @@ def test_nobody_else_can_open_it_at_any_moment_while_it_is_made(tmp_path: Path) 
 @needs_root
 def test_the_group_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.sock"
-    with bound(Place(path=path), group=GROUP.gr_gid):
+    with bound(ListenAddress(path=path), group=GROUP.gr_gid):
         assert path.stat().st_gid == GROUP.gr_gid
 
 
@@ -125,7 +125,7 @@ def test_the_socket_of_a_dead_server_is_replaced(tmp_path: Path) -> None:
     dead.bind(str(path))
     dead.close()
 
-    with bound(Place(path=path)) as ours, socket.socket(socket.AF_UNIX) as client:
+    with bound(ListenAddress(path=path)) as ours, socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
         ours.accept()[0].close()
         reached = client.getpeername()
@@ -135,15 +135,15 @@ def test_the_socket_of_a_dead_server_is_replaced(tmp_path: Path) -> None:
 
 def test_a_socket_that_somebody_listens_on_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "holdfast.sock"
-    with bound(Place(path=path)):
+    with bound(ListenAddress(path=path)):
         before = path.stat().st_ino
-        with pytest.raises(SettingsError, match="another server listens"), bound(Place(path=path)):
+        with pytest.raises(SettingsError, match="another server listens"), bound(ListenAddress(path=path)):
             pass
         assert path.stat().st_ino == before
     with socket.socket(socket.AF_UNIX) as foreign:
         foreign.bind(str(path))
         foreign.listen()
-        with pytest.raises(SettingsError, match="another server listens"), bound(Place(path=path)):
+        with pytest.raises(SettingsError, match="another server listens"), bound(ListenAddress(path=path)):
             pass
         assert path.exists()
 
@@ -151,7 +151,7 @@ def test_a_socket_that_somebody_listens_on_is_left_alone(tmp_path: Path) -> None
 def test_a_file_that_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("precious")
-    with pytest.raises(SettingsError, match="no socket"), bound(Place(path=path)):
+    with pytest.raises(SettingsError, match="no socket"), bound(ListenAddress(path=path)):
         pass
 
     assert path.read_text() == "precious"
@@ -160,13 +160,13 @@ def test_a_file_that_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "unix:", "8118", "host", "127.0.0.1:99999", ":80", "unix:/" + "x" * 120])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
-        place_of(text)
+        listen_address(text)
 
 
 def test_a_port_in_use_is_a_clear_error() -> None:
-    with bound(place_of("127.0.0.1:0")) as one:
+    with bound(listen_address("127.0.0.1:0")) as one:
         port = one.getsockname()[1]
-        with pytest.raises(SettingsError, match="in use"), bound(place_of(f"127.0.0.1:{port}")):
+        with pytest.raises(SettingsError, match="in use"), bound(listen_address(f"127.0.0.1:{port}")):
             pass
 
 

@@ -16,7 +16,7 @@ from holdfast.client import given
 from holdfast.core.states import UNFINISHED_STATES, JobState
 from holdfast.core.values import checked_name
 from holdfast.errors import BadInput, QueueNotFoundError, StateError
-from holdfast.views import JobFilter, JobView
+from holdfast.views import JobFilter, JobView, QueueView
 from holdfast.web.page import words
 from holdfast.web.page.frame import Frame, Notice, Page, ViewQuery
 from holdfast.web.page.house import LastCheck
@@ -158,7 +158,7 @@ def _number(text: str, what: str, kind: Callable[[str], Any]) -> Any:
     try:
         return kind(text) if text.strip() else None
     except ValueError:
-        raise BadInput(f"{what} is not a number", hint="leave it empty to keep it as it is") from None
+        raise BadInput(f"{what} is not a number", hint="a number, or nothing at all") from None
 
 
 # --- many jobs at once -----------------------------------------------------------------------------------
@@ -223,6 +223,14 @@ class QueueForm(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class LimitForm(QueueForm, frozen=True, kw_only=True):
+    """How many of its jobs may run at once; empty is no limit."""
+
+    limit: str = ""
+    was: str = ""
+    """The limit when the form was made."""
+
+
 def _queue(name: str) -> str:
     return checked_name(name, "queue") if name else ""
 
@@ -237,13 +245,22 @@ def ask_resume(frame: Frame) -> Reply:
     return _queue_form(frame, "resume")
 
 
+def ask_limit(frame: Frame) -> Reply:
+    """Let more or fewer jobs of this queue run at once?"""
+    return _queue_form(frame, "limit")
+
+
 def _queue_form(frame: Frame, action: str) -> Reply:
-    name = _queue(frame.call.query.queue)
+    found = _queue_view(frame, _queue(frame.call.query.queue))
+    history = frame.engine.store.queue_history(found.queue.name, limit=5)
+    return frame.reply("queue.html", found, action=action, history=history)
+
+
+def _queue_view(frame: Frame, name: str) -> QueueView:
     found = next((one for one in frame.views.queues() if one.queue.name == name), None)
     if found is None:
         raise QueueNotFoundError(name)
-    history = frame.engine.store.queue_history(name, limit=5)
-    return frame.reply("queue.html", found, action=action, history=history)
+    return found
 
 
 def pause(frame: Frame) -> Reply:
@@ -257,6 +274,18 @@ def resume(frame: Frame) -> Reply:
     """Start jobs from this queue again."""
     asked: QueueForm = frame.call.body
     frame.engine.store.resume_queue(_queue(asked.queue), actor=frame.call.actor, reason=given(asked.reason))
+    return _home(frame)
+
+
+def limit(frame: Frame) -> Reply:
+    """Let so many jobs of this queue run at once, if its limit is still the one that was looked at."""
+    asked: LimitForm = frame.call.body
+    reason, wanted = given(asked.reason), _number(asked.limit, "the limit", int)
+    queue = _queue_view(frame, _queue(asked.queue)).queue
+    now = "" if queue.max_running is None else str(queue.max_running)
+    if asked.was != now:
+        raise StateError(f"the limit is {now or 'none'} by now", hint="look again, and decide anew")
+    frame.engine.store.set_queue(queue.name, max_running=wanted, actor=frame.call.actor, reason=reason)
     return _home(frame)
 
 
@@ -278,7 +307,7 @@ def ask_repair(frame: Frame) -> Reply:
     return frame.reply("repair.html", guard.plan(frame.engine.store))
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class ReasonForm(msgspec.Struct, frozen=True, kw_only=True):
     """Why, and for the recovery of a stalled job, which one."""
 
     reason: str = ""
@@ -287,9 +316,9 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 def repair(frame: Frame) -> Reply:
     """Carry out the plan, as it is now."""
-    asked: Reason = frame.call.body
-    given(asked.reason)
-    done = guard.apply(frame.engine.store, guard.plan(frame.engine.store), actor=frame.call.actor)
+    asked: ReasonForm = frame.call.body
+    store, reason = frame.engine.store, given(asked.reason)
+    done = guard.apply(store, guard.plan(store), actor=frame.call.actor, reason=reason)
     last = frame.call.service(LastCheck)
     last.findings, last.at = frame.engine.check(), frame.engine.store.now()
     kind = "succeeded" if all(one.is_done for one in done) else "warn"
@@ -313,7 +342,7 @@ def ask_recover(frame: Frame) -> Reply:
 
 def recover(frame: Frame) -> Reply:
     """Stop a stalled job, and let it try again."""
-    asked: Reason = frame.call.body
+    asked: ReasonForm = frame.call.body
     job_id = frame.engine.store.job(asked.job).job_id
     store, actor = frame.engine.store, frame.call.actor
     if not guard.stop_stalled(store, actor=actor, reason=given(asked.reason), only=[job_id]):
@@ -340,9 +369,11 @@ PAGES: Sequence[Page] = (
     ("POST", "/queue/pause", pause, _O, None, QueueForm),
     ("GET", "/queue/resume", ask_resume, _O, QueueQuery),
     ("POST", "/queue/resume", resume, _O, None, QueueForm),
-    ("POST", "/check", check, _O, None, Reason),
+    ("GET", "/queue/limit", ask_limit, _O, QueueQuery),
+    ("POST", "/queue/limit", limit, _O, None, LimitForm),
+    ("POST", "/check", check, _O, None, ReasonForm),
     ("GET", "/repair", ask_repair, Scope.READ, None),
-    ("POST", "/repair", repair, Scope.ADMIN, None, Reason),
+    ("POST", "/repair", repair, Scope.ADMIN, None, ReasonForm),
     ("GET", "/stalled/recover", ask_recover, _O, StalledQuery),
-    ("POST", "/stalled/recover", recover, _O, None, Reason),
+    ("POST", "/stalled/recover", recover, _O, None, ReasonForm),
 )

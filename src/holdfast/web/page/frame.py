@@ -34,7 +34,7 @@ class Notice(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class NavLink(msgspec.Struct, frozen=True):
     """A view in the navigation, and the key that goes there after `g`."""
 
     label: str
@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True):
     key: str
 
 
-VIEWS = (Entry("House", "/", "h"), Entry("Machines", "/flows", "m"), Entry("Jobs", "/jobs", "j"))
+VIEWS = (NavLink("House", "/", "h"), NavLink("Machines", "/flows", "m"), NavLink("Jobs", "/jobs", "j"))
 
 
 class ViewQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Frame:
         self,
         call: Call,
         *,
-        nav: Sequence[Entry] = (),
+        nav: Sequence[NavLink] = (),
         loaders: tuple[jinja2.BaseLoader, ...] = (),
         extensions: Sequence[str] = (),
     ) -> None:

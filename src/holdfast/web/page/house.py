@@ -29,7 +29,7 @@ class WorkerLine(NamedTuple):
     crashes: int
 
 
-class House:
+class HousePage:
     """What the house shows; each part is read when it is first asked for."""
 
     def __init__(
@@ -159,7 +159,7 @@ def show(frame: Frame) -> Reply:
     """The house."""
     last = frame.call.service(LastCheck)
     overview = frame.call.service(SharedReadings).get("overview", frame.views.overview)
-    return frame.reply("house.html", House(overview, frame.views, last.findings, last.at, frame.now))
+    return frame.reply("house.html", HousePage(overview, frame.views, last.findings, last.at, frame.now))
 
 
 PAGES: Sequence[Page] = (("GET", "/", show, Scope.READ, None),)

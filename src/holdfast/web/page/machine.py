@@ -13,8 +13,8 @@ from holdfast.core.states import JobState
 from holdfast.errors import UnknownFlowError
 from holdfast.views import BoundedCount, FlowView, JobFilter, StepStatistics, Views
 from holdfast.views.figures import BINS, BINS_PER_DECADE
-from holdfast.web.page import drawing, words
-from holdfast.web.page.drawing import Drawing
+from holdfast.web.page import flow_layout, words
+from holdfast.web.page.flow_layout import FlowLayout
 from holdfast.web.page.frame import Frame, Page
 from holdfast.web.page.shared import SharedReadings
 from holdfast.web.principal import Scope
@@ -56,23 +56,23 @@ class Machine:
         return notes
 
     @cached_property
-    def wide(self) -> Drawing:
+    def wide(self) -> FlowLayout:
         """For wide screens."""
-        return drawing.wide(self.view, self._notes)
+        return flow_layout.wide(self.view, self._notes)
 
     @cached_property
-    def tall(self) -> Drawing:
+    def tall(self) -> FlowLayout:
         """For narrow ones."""
-        return drawing.tall(self.view, self._notes)
+        return flow_layout.tall(self.view, self._notes)
 
     @cached_property
-    def strip(self) -> Drawing:
+    def strip(self) -> FlowLayout:
         """The steps alone."""
-        return drawing.thin(self.names, f"s-{self.view.name}", commit=self.commit)
+        return flow_layout.thin(self.names, f"s-{self.view.name}", commit=self.commit)
 
-    def older(self, at: int, *, upright: bool) -> Drawing:
+    def older(self, at: int, *, upright: bool) -> FlowLayout:
         """An older definition, thin."""
-        return drawing.thin(self.view.older[at].steps, f"o{at}{'t' if upright else 'w'}", upright=upright)
+        return flow_layout.thin(self.view.older[at].steps, f"o{at}{'t' if upright else 'w'}", upright=upright)
 
     @property
     def names(self) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.engine import Engine
 from holdfast.web.page import actions, house, job, jobs, machine
-from holdfast.web.page.frame import STATIC, Entry, Frame, ViewQuery, digest
+from holdfast.web.page.frame import STATIC, Frame, NavLink, ViewQuery, digest
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Problem, Refused
 from holdfast.web.routes import HTML, JSON, Call, Extension, PageRoute, Reply
@@ -44,7 +44,7 @@ class Site:
     def __init__(self, engine: Engine, extensions: Sequence[Extension] = ()) -> None:
         self._engine = engine
         self._nav = tuple(
-            Entry(entry.title, entry.path, entry.title[0].lower()) for each in extensions for entry in each.nav
+            NavLink(entry.title, entry.path, entry.title[0].lower()) for each in extensions for entry in each.nav
         )
         self._loaders = tuple(jinja2.PackageLoader(*each.templates) for each in extensions if each.templates)
         self._static = {each.name: _folder(*each.static) for each in extensions if each.static}

@@ -43,7 +43,7 @@ class Stretch:
 
 
 @dataclass(slots=True)
-class Row:
+class WaterfallRow:
     """A line of the waterfall."""
 
     kind: str
@@ -167,9 +167,9 @@ class Waterfall:
 
     # --- what lies between the executions ---
 
-    def _life(self) -> Row:
+    def _life(self) -> WaterfallRow:
         job, executions = self._view.job, self._executions
-        row = Row("life", "The whole job", running_since=job.created_at if self._is_open else None)
+        row = WaterfallRow("life", "The whole job", running_since=job.created_at if self._is_open else None)
         at = job.created_at if not self.left_out else executions[0].execution.started_at
         before: ExecutionView | None = None
         for one in executions:
@@ -226,13 +226,13 @@ class Waterfall:
 
     # --- the executions and their steps ---
 
-    def _all_rows(self) -> Iterator[Row]:
+    def _all_rows(self) -> Iterator[WaterfallRow]:
         for one in self._executions:
             yield self._execution(one)
             yield from self._steps(one)
         if self._view.job.state is not JobState.SUCCEEDED and self._names:
             for name in self._names[self._reached() :]:
-                yield Row("ghost", name, said="not reached")
+                yield WaterfallRow("ghost", name, said="not reached")
 
     def _reached(self) -> int:
         """How many steps have been begun by the last execution, or before it."""
@@ -246,7 +246,7 @@ class Waterfall:
             1 if last is not None and self._open_step(self._executions[-1], last.started_at) else 0
         )
 
-    def _execution(self, one: ExecutionView) -> Row:
+    def _execution(self, one: ExecutionView) -> WaterfallRow:
         execution = one.execution
         end, code = self._end_of(one), execution.code or ""
         is_live = execution.finished_at is None
@@ -255,20 +255,20 @@ class Waterfall:
             if code in (*CRASH_CODES, EndCode.ERROR, EndCode.UNRECOVERABLE, EndCode.ABORT, EndCode.TIMEOUT)
             else "dim"
         )
-        row = Row("ex", f"Execution {execution.attempt}", note=label_of(execution.lease_owner), tone=tone)
+        row = WaterfallRow("ex", f"Execution {execution.attempt}", note=label_of(execution.lease_owner), tone=tone)
         row.said = "" if is_live else f"{code} {words.duration(end - execution.started_at)}"
         row.running_since = execution.started_at if is_live else None
         held = "leased" if is_live else f"leased for {words.duration(end - execution.started_at)}, ended: {code}"
         row.stretches.append(Stretch("lease", execution.started_at, end, held))
         return row
 
-    def _steps(self, one: ExecutionView) -> Iterator[Row]:
+    def _steps(self, one: ExecutionView) -> Iterator[WaterfallRow]:
         execution = one.execution
         at = execution.started_at
         for step in one.steps:
             took = step.finished_at - step.started_at
             tags = (f"{step.tries} tries",) if step.tries > 1 else ()
-            row = Row("s", step.step, tags=tags, said=words.duration(took))
+            row = WaterfallRow("s", step.step, tags=tags, said=words.duration(took))
             row.stretches.append(Stretch("done", step.started_at, step.finished_at, f"{words.duration(took)}, done"))
             at = step.finished_at
             yield row
@@ -278,7 +278,7 @@ class Waterfall:
             failure = evidence.failure if evidence is not None else None
             tags = (f"{failure.tries} tries",) if failure is not None and failure.tries > 1 else ()
             _, said, tone = _ENDINGS.get(evidence.code or "" if evidence is not None else "", ("run", "ended", ""))
-            row = Row(
+            row = WaterfallRow(
                 "s", ending.step, tags=tags, said=said, tone=tone, failed_at=[ending.at] if tone == "failed" else []
             )
             row.stretches.append(
@@ -290,7 +290,7 @@ class Waterfall:
         if row_of_open is not None:
             yield row_of_open
 
-    def _open_step(self, one: ExecutionView, at: int) -> Row | None:
+    def _open_step(self, one: ExecutionView, at: int) -> WaterfallRow | None:
         """The step that the execution was in when it ended, or is in."""
         execution, current = one.execution, self._view.current
         is_live = execution.finished_at is None and execution.status in LIVE_STATUSES
@@ -314,7 +314,7 @@ class Waterfall:
             )
             if there
         )
-        row = Row("s", name, tags=tags)
+        row = WaterfallRow("s", name, tags=tags)
         if is_live:
             self._add_live(row, one, at, end)
             return row
@@ -327,7 +327,7 @@ class Waterfall:
             row.failed_at.append(end)
         return row
 
-    def _add_live(self, row: Row, one: ExecutionView, at: int, end: int) -> None:
+    def _add_live(self, row: WaterfallRow, one: ExecutionView, at: int, end: int) -> None:
         execution = one.execution
         if execution.retry_at is not None and execution.retry_at > self._now and execution.tries:
             failed = max(at, min(execution.progressed_at, end))

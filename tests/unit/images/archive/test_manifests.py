@@ -159,6 +159,8 @@ CONFIGURATION = {"rootfs": {"type": "layers", "diff_ids": []}}
         (Configuration, CONFIGURATION | {"config": {"Healthcheck": {"Retries": "1"}}}),
         (Configuration, CONFIGURATION | {"history": [{"empty_layer": 1}]}),
         (Configuration, CONFIGURATION | {"os.version": 1}),
+        (Index, {"schemaVersion": 1 << 70, "manifests": [BLOB]}),
+        (ImageManifest, MANIFEST | {"schemaVersion": -1 << 64}),
         (SavedImage, {"Config": "x", "Layers": [], "LayerSources": 1}),
     ],
 )

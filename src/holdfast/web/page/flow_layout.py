@@ -1,4 +1,4 @@
-"""A flow as a drawing: where each node and each edge goes, wide, tall, and thin for an older definition."""
+"""Where each node and each edge of a flow is drawn: wide, tall, and thin for an older definition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Pill:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DrawnEdge:
     """An edge: its kind, its path, how many took it, and where that is written."""
 
     kind: str
@@ -69,7 +69,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Drawing:
+class FlowLayout:
     """All of it, in a box of this size."""
 
     mark: str
@@ -77,11 +77,11 @@ class Drawing:
     height: float = 0
     boxes: list[Box] = field(default_factory=list)
     pills: list[Pill] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[DrawnEdge] = field(default_factory=list)
 
 
 class _Figures:
-    """What a drawing is made from."""
+    """What a layout is made from."""
 
     def __init__(self, flow: FlowView, notes: dict[str, str]) -> None:
         self.flow = flow
@@ -109,111 +109,111 @@ class _Figures:
         return self.of[step].failed_last_hour
 
 
-def wide(flow: FlowView, notes: dict[str, str]) -> Drawing:
+def wide(flow: FlowView, notes: dict[str, str]) -> FlowLayout:
     """From left to right, in as many rows as it takes."""
-    figures, drawing = _Figures(flow, notes), Drawing("w")
+    figures, layout = _Figures(flow, notes), FlowLayout("w")
     steps = figures.steps
     rows = [steps[at : at + ROW] for at in range(0, len(steps), ROW)]
     columns = len(rows[0])
     gap = min(120.0, max(46.0, (1170 - columns * BOX) / max(1, columns - 1)))
     left = PILL + 46
     right = left + columns * BOX + (columns - 1) * gap
-    drawing.width = right + 46 + 116
+    layout.width = right + 46 + 116
     top = 26 + 16 * len(flow.handoffs) + 34 if flow.handoffs else 30
     pitch = BOX_HEIGHT + 76
     for position in range(len(steps)):
         row, column = divmod(position, ROW)
         x, y = left + column * (BOX + gap), top + row * pitch
-        drawing.boxes.append(figures.box(position, x, y, BOX, BOX_HEIGHT))
-    first, last = drawing.boxes[0], drawing.boxes[-1]
+        layout.boxes.append(figures.box(position, x, y, BOX, BOX_HEIGHT))
+    first, last = layout.boxes[0], layout.boxes[-1]
     state = Pill(0, first.middle - PILL_HEIGHT / 2, PILL, "pending", words.bounded(flow.pending), "wait")
     end_x = last.x + BOX + 46
-    drawing.pills += [
+    layout.pills += [
         state,
         Pill(end_x, last.middle - PILL_HEIGHT / 2, 116, "succeeded", f"{flow.ways_out.succeeded:,}", ""),
     ]
-    drawing.lines += _handoffs_above(figures, drawing, end_x + 58, last.middle - PILL_HEIGHT / 2)
-    drawing.lines += _main_lines(figures, drawing.boxes, end_x)
-    _ways_out_below(figures, drawing, single=len(rows) == 1)
-    return drawing
+    layout.lines += _handoffs_above(figures, layout, end_x + 58, last.middle - PILL_HEIGHT / 2)
+    layout.lines += _main_lines(figures, layout.boxes, end_x)
+    _ways_out_below(figures, layout, single=len(rows) == 1)
+    return layout
 
 
-def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float) -> Iterator[Line]:
+def _main_lines(figures: _Figures, boxes: Sequence[Box], end_x: float) -> Iterator[DrawnEdge]:
     before: Box | None = None
     for box, count in zip(boxes, figures.through, strict=True):
         width = figures.width(count)
         if before is None or before.y == box.y:
             start = PILL if before is None else before.x + BOX
             middle = (start + box.x) / 2
-            yield Line(
+            yield DrawnEdge(
                 "main", f"M{start} {box.middle}H{box.x - 2}", count, middle, box.middle - 13, "middle", width=width
             )
         else:  # on to the next row
             down = before.y + BOX_HEIGHT + 38
             x = before.x + BOX
             path = f"M{x} {before.middle}H{x + 20}V{down}H{box.x - 24}V{box.middle}H{box.x - 2}"
-            yield Line("main", path, count, (x + box.x) / 2, down - 9, "middle", width=width)
+            yield DrawnEdge("main", path, count, (x + box.x) / 2, down - 9, "middle", width=width)
         before = box
     assert before is not None
     x = before.x + BOX
     width = figures.width(figures.at_end)
     middle = (x + end_x) / 2
-    yield Line(
+    yield DrawnEdge(
         "main", f"M{x} {before.middle}H{end_x - 2}", figures.at_end, middle, before.middle - 13, "middle", width=width
     )
 
 
-def _handoffs_above(figures: _Figures, drawing: Drawing, end_x: float, end_y: float) -> Iterator[Line]:
-    boxes = {box.name: box for box in drawing.boxes}
+def _handoffs_above(figures: _Figures, layout: FlowLayout, end_x: float, end_y: float) -> Iterator[DrawnEdge]:
+    boxes = {box.name: box for box in layout.boxes}
     for at, edge in enumerate(sorted(figures.flow.handoffs, key=lambda one: boxes[one.source].x)):
         box = boxes[edge.source]
         x, y, end = box.x + BOX / 2 + 8 * at, 18 + 16 * at, end_x - 8 * at
         up = f"M{x} {box.y}V{y + 16}Q{x} {y} {x + 16} {y}"
         path = f"{up}H{end - 16}Q{end} {y} {end} {y + 16}V{end_y - 2}"
         width = figures.width(edge.count)
-        yield Line("hand", path, edge.count, x + 26, y + 21, text="done already", width=width)
+        yield DrawnEdge("hand", path, edge.count, x + 26, y + 21, text="done already", width=width)
 
 
-def _ways_out_below(figures: _Figures, drawing: Drawing, *, single: bool) -> None:
+def _ways_out_below(figures: _Figures, layout: FlowLayout, *, single: bool) -> None:
     """What ends without success: through the cleanup, if there is one, to its state."""
-    last = drawing.boxes[-1]
+    last = layout.boxes[-1]
     level = last.y + BOX_HEIGHT + 82
-    failed_y, pills_x = level + 20, drawing.width - 132
+    failed_y, pills_x = level + 20, layout.width - 132
     if figures.flow.crashes:
-        drawing.lines.append(_lost(figures.flow.crashes, drawing.boxes, single=single))
+        layout.lines.append(_lost(figures.flow.crashes, layout.boxes, single=single))
     target, source = (last.x + BOX / 2, failed_y), last.x + BOX / 2
-    steps = list(drawing.boxes)
+    steps = list(layout.boxes)
     if figures.cleanup is not None:
         x = last.x - (BOX + 60) if len(steps) > 1 else last.x
-        drawing.boxes.append(Box(x, level, BOX, 62, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
+        layout.boxes.append(Box(x, level, BOX, 62, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
         target, source = (x + BOX / 2, level - 2), x + BOX
-    drawing.lines += _falls(figures, steps, target, level - 24, single=single)
+    layout.lines += _falls(figures, steps, target, level - 24, single=single)
     out = figures.flow.ways_out
     down = f"M{source + 60} {failed_y}V{failed_y + 52}Q{source + 60} {failed_y + 60} {source + 68} {failed_y + 60}"
-    drawing.lines += [
-        Line(_kind("out", out.failed), f"M{source} {failed_y}H{pills_x - 2}", width=figures.width(out.failed)),
-        Line(_kind("quar", out.quarantined), f"{down}H{pills_x - 2}", width=figures.width(out.quarantined)),
+    layout.lines += [
+        DrawnEdge(_kind("out", out.failed), f"M{source} {failed_y}H{pills_x - 2}", width=figures.width(out.failed)),
+        DrawnEdge(_kind("quar", out.quarantined), f"{down}H{pills_x - 2}", width=figures.width(out.quarantined)),
     ]
-    drawing.pills += [
+    layout.pills += [
         Pill(pills_x, failed_y - 23, 130, "failed", f"{out.failed:,}", "of the hour"),
         Pill(pills_x, failed_y + 37, 130, "quarantined", f"{out.quarantined:,}", "of the hour"),
     ]
-    drawing.height = failed_y + 37 + PILL_HEIGHT + 4
+    layout.height = failed_y + 37 + PILL_HEIGHT + 4
 
 
-def _lost(crashes: int, boxes: Sequence[Box], *, single: bool) -> Line:
+def _lost(crashes: int, boxes: Sequence[Box], *, single: bool) -> DrawnEdge:
     """From the steps back to the beginning."""
     first, last = boxes[0], boxes[-1]
     x = last.x + BOX / 2 + 30 if single else first.x + 30
     start = first.y + BOX_HEIGHT
     below = start + (32 if single else 26)
     path = f"M{x} {start}V{below - 8}Q{x} {below} {x - 8} {below}H54Q46 {below} 46 {below - 8}V{first.middle + 25}"
-    return Line("lost", path, crashes, 64, below - 6, text="lost with a worker, begun again", width=1.6)
+    return DrawnEdge("lost", path, crashes, 64, below - 6, text="lost with a worker, begun again", width=1.6)
 
 
 def _falls(
     figures: _Figures, steps: Sequence[Box], target: tuple[float, float], turn: float, *, single: bool
-) -> Iterator[Line]:
+) -> Iterator[DrawnEdge]:
     """From each step down to where it fails; in more than one row, the beginnings of those that were taken."""
     shown = steps if single else [box for box in steps if figures.failed(box.name)]
     for at, box in enumerate(shown):
@@ -224,7 +224,7 @@ def _falls(
         if single:
             around = f"V{turn - 8}Q{x} {turn} {x + sign} {turn}H{to - sign}Q{to} {turn} {to} {turn + 8}"
             path = f"M{x} {y}{around}V{target[1]}"
-        yield Line(_kind("out", count), path, count or None, x + 7, y + 18, width=figures.width(count))
+        yield DrawnEdge(_kind("out", count), path, count or None, x + 7, y + 18, width=figures.width(count))
 
 
 def _kind(kind: str, count: int) -> str:
@@ -235,41 +235,50 @@ def _kind(kind: str, count: int) -> str:
 TALL, TALL_HEIGHT, TALL_PITCH = 240, 104, 144
 
 
-def tall(flow: FlowView, notes: dict[str, str]) -> Drawing:
+def tall(flow: FlowView, notes: dict[str, str]) -> FlowLayout:
     """From top to bottom, for what is narrow."""
-    figures, drawing = _Figures(flow, notes), Drawing("t", width=372)
+    figures, layout = _Figures(flow, notes), FlowLayout("t", width=372)
     for position in range(len(figures.steps)):
-        drawing.boxes.append(figures.box(position, 62, 66 + position * TALL_PITCH, TALL, TALL_HEIGHT))
-    drawing.pills.append(Pill(62, 1, TALL, "pending", words.bounded(flow.pending), "wait"))
+        layout.boxes.append(figures.box(position, 62, 66 + position * TALL_PITCH, TALL, TALL_HEIGHT))
+    layout.pills.append(Pill(62, 1, TALL, "pending", words.bounded(flow.pending), "wait"))
     y = 46.0
-    for box, count in zip(drawing.boxes, figures.through, strict=True):
-        drawing.lines.append(
-            Line("main", f"M212 {y}V{box.y - 1}", count, 225, (y + box.y) / 2 + 4, width=figures.width(count))
+    for box, count in zip(layout.boxes, figures.through, strict=True):
+        layout.lines.append(
+            DrawnEdge("main", f"M212 {y}V{box.y - 1}", count, 225, (y + box.y) / 2 + 4, width=figures.width(count))
         )
         y = box.y + TALL_HEIGHT
     end = y + 36
-    drawing.lines.append(
-        Line("main", f"M212 {y}V{end - 1}", figures.at_end, 225, y + 21, width=figures.width(figures.at_end))
+    layout.lines.append(
+        DrawnEdge("main", f"M212 {y}V{end - 1}", figures.at_end, 225, y + 21, width=figures.width(figures.at_end))
     )
-    drawing.pills.append(Pill(116, end, 186, "succeeded", f"{flow.ways_out.succeeded:,}", "of the hour"))
+    layout.pills.append(Pill(116, end, 186, "succeeded", f"{flow.ways_out.succeeded:,}", "of the hour"))
     if flow.handoffs:
-        first = next(box for box in drawing.boxes if box.name == flow.handoffs[0].source)
+        first = next(box for box in layout.boxes if box.name == flow.handoffs[0].source)
         path = (
             f"M62 {first.middle}H38Q20 {first.middle} 20 {first.middle + 18}V{end + 5}Q20 {end + 23} 38 {end + 23}H114"
         )
-        drawing.lines.append(
-            Line("hand", path, figures.early, 6, end - 12, text="done already", width=figures.width(figures.early))
+        layout.lines.append(
+            DrawnEdge("hand", path, figures.early, 6, end - 12, text="done already", width=figures.width(figures.early))
         )
     below = end + 86
-    has_failed = [box for box in drawing.boxes if figures.failed(box.name)]
-    for box in drawing.boxes:
+    _ways_out_beside(figures, layout, below)
+    layout.height = below + 86 + PILL_HEIGHT + 10
+    return layout
+
+
+def _ways_out_beside(figures: _Figures, layout: FlowLayout, below: float) -> None:
+    """From each step to the right and down, to the cleanup and to where jobs end that did not succeed."""
+    has_failed = [box for box in layout.boxes if figures.failed(box.name)]
+    for box in layout.boxes:
         count = figures.failed(box.name)
         kind = "out" if count else "none"
         path = f"M302 {box.middle + 8}H316Q326 {box.middle + 8} 326 {box.middle + 18}V{below + 10}"
-        drawing.lines.append(Line(kind, path, count or None, 308, box.middle, width=figures.width(count), head=False))
+        layout.lines.append(
+            DrawnEdge(kind, path, count or None, 308, box.middle, width=figures.width(count), head=False)
+        )
     kind = "out" if has_failed else "none"
-    drawing.lines.append(
-        Line(
+    layout.lines.append(
+        DrawnEdge(
             kind,
             f"M326 {below + 4}V{below + 12}Q326 {below + 22} 316 {below + 22}H304",
             head=figures.cleanup is not None,
@@ -277,29 +286,27 @@ def tall(flow: FlowView, notes: dict[str, str]) -> Drawing:
         )
     )
     if figures.cleanup is not None:
-        drawing.boxes.append(Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
+        layout.boxes.append(Box(62, below, TALL, 50, "cleanup", "cleanup", figures.of["cleanup"], CLEANUP_NOTE))
     else:
-        drawing.lines.append(Line(kind, f"M304 {below + 22}H122V{below + 50}", head=False, width=1.6))
-    out = flow.ways_out
-    drawing.lines += [
-        Line("out" if out.failed else "none", f"M122 {below + 50}V{below + 84}", width=figures.width(out.failed)),
-        Line(
+        layout.lines.append(DrawnEdge(kind, f"M304 {below + 22}H122V{below + 50}", head=False, width=1.6))
+    out = figures.flow.ways_out
+    layout.lines += [
+        DrawnEdge("out" if out.failed else "none", f"M122 {below + 50}V{below + 84}", width=figures.width(out.failed)),
+        DrawnEdge(
             "quar" if out.quarantined else "none",
             f"M242 {below + (50 if figures.cleanup else 22)}V{below + 84}",
             width=figures.width(out.quarantined),
         ),
     ]
-    drawing.pills += [
+    layout.pills += [
         Pill(38, below + 86, 130, "failed", f"{out.failed:,}", "of the hour"),
         Pill(186, below + 86, 140, "quarantined", f"{out.quarantined:,}", "of the hour"),
     ]
-    drawing.height = below + 86 + PILL_HEIGHT + 10
-    return drawing
 
 
-def thin(steps: Sequence[str], mark: str, *, upright: bool = False, commit: str | None = None) -> Drawing:
+def thin(steps: Sequence[str], mark: str, *, upright: bool = False, commit: str | None = None) -> FlowLayout:
     """The steps alone."""
-    drawing = Drawing(mark)
+    layout = FlowLayout(mark)
     none = StepStatistics(step="")
     before: Box | None = None
     for at, name in enumerate(steps):
@@ -317,9 +324,9 @@ def thin(steps: Sequence[str], mark: str, *, upright: bool = False, commit: str 
                 path = f"M{before.x + BOX} {box.middle}H{box.x - 2}"
             else:
                 path = f"M{before.x + BOX / 2} {before.y + 34}V{before.y + 42}H{box.x + BOX / 2}V{box.y - 2}"
-            drawing.lines.append(Line("lost", path))
-        drawing.boxes.append(box)
+            layout.lines.append(DrawnEdge("lost", path))
+        layout.boxes.append(box)
         before = box
-    drawing.width = 372 if upright else max((box.x + BOX for box in drawing.boxes), default=138) + 10
-    drawing.height = max((box.y + box.height for box in drawing.boxes), default=20) + 6
-    return drawing
+    layout.width = 372 if upright else max((box.x + BOX for box in layout.boxes), default=138) + 10
+    layout.height = max((box.y + box.height for box in layout.boxes), default=20) + 6
+    return layout

@@ -1,4 +1,4 @@
-"""Routes of looking after a store: findings, repairs, stalled jobs."""
+"""Routes of maintenance: findings, repairs, stalled jobs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast import guard
 from holdfast.client import given
 from holdfast.core.progress import StallVerdict
 from holdfast.core.values import label_of
+from holdfast.web.background_check import BackgroundCheck, CheckReport, Plan
 from holdfast.web.conditions import etag, expected_heads
 from holdfast.web.flows import JobId
-from holdfast.web.inspection import Findings, Inspection, Plan
 from holdfast.web.jobs import Reason
 from holdfast.web.principal import Scope
 from holdfast.web.problems import Refused
@@ -65,32 +65,32 @@ class RecoverWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Only these; without any, all that are stalled."""
 
 
-class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveredJobs(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs that were stopped, and will be tried again."""
 
     recovered: list[str]
 
 
 def _findings(call: Call) -> Reply:
-    return Reply(body=call.service(Inspection).findings())
+    return Reply(body=call.service(BackgroundCheck).findings())
 
 
 def _check(call: Call) -> Reply:
-    body = call.service(Inspection).start(deep=call.body.deep)
+    body = call.service(BackgroundCheck).start(deep=call.body.deep)
     return Reply(body=body, headers={"Location": call.link("/v1/findings"), "Retry-After": "1"})
 
 
 def _plan(call: Call) -> Reply:
-    plan = call.service(Inspection).plan()
+    plan = call.service(BackgroundCheck).plan()
     return Reply(body=plan, headers=etag(plan.tag))
 
 
 def _repair(call: Call) -> Reply:
-    inspection = call.service(Inspection)
-    plan, wanted = inspection.plan(), expected_heads(call.headers)
+    check = call.service(BackgroundCheck)
+    plan, wanted = check.plan(), expected_heads(call.headers)
     if wanted and plan.tag not in wanted:
         raise Refused(412, "plan-changed", "this is not the plan any more", hint="look again: GET /v1/repair")
-    done = inspection.apply(plan, actor=call.actor)
+    done = check.apply(plan, actor=call.actor)
     return Reply(body=Repairs(done=[RepairedLine(line=one.line, is_done=one.is_done) for one in done]))
 
 
@@ -115,24 +115,24 @@ def _recover(call: Call) -> Reply:
     for job_id in wish.jobs:
         store.job(job_id)  # one that does not exist is an error, and not just not stalled
     recovered = guard.stop_stalled(store, actor=call.actor, reason=given(wish.reason), only=wish.jobs or None)
-    return Reply(body=Recovered(recovered=recovered))
+    return Reply(body=RecoveredJobs(recovered=recovered))
 
 
 def _route(method: str, path: str, name: str, summary: str, handler: Any, answer: Any, **more: Any) -> Route:
     return Route(
-        method=method, path=path, name=name, summary=summary, tag="upkeep", handler=handler, answer=answer, **more
+        method=method, path=path, name=name, summary=summary, tag="maintenance", handler=handler, answer=answer, **more
     )
 
 
 ROUTES: Sequence[Route] = (
-    _route("GET", "/v1/findings", "getFindings", "What the last check has found.", _findings, Findings),
+    _route("GET", "/v1/findings", "getFindings", "What the last check has found.", _findings, CheckReport),
     _route(
         "POST",
         "/v1/findings",
         "startCheck",
         "Check every invariant and every job, in the background.",
         _check,
-        Findings,
+        CheckReport,
         scope=Scope.OPERATE,
         body=CheckWish,
         status=202,
@@ -158,7 +158,7 @@ ROUTES: Sequence[Route] = (
         "recoverStalls",
         "Stop stalled jobs, and let them try again.",
         _recover,
-        Recovered,
+        RecoveredJobs,
         scope=Scope.OPERATE,
         body=RecoverWish,
         problems=(404, 410),

@@ -49,7 +49,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One of these; none given are all."""
 
 
-class Found(NamedTuple):
+class FoundJobs(NamedTuple):
     """Jobs of a list, in their order."""
 
     jobs: list[JobRecord]
@@ -100,22 +100,22 @@ class Listing:
         self._want(wanted)
         self._parameters = storable_texts(self._parameters)
 
-    def jobs(self, limit: int) -> Found:
+    def jobs(self, limit: int) -> FoundJobs:
         """So many of them."""
         by = next((one for one in self._indexes if not one.by_key), EVERYTHING)
         is_all = not self._left(by)
         jobs = self._select(by, limit=limit, look=limit if is_all else FIRST_LOOK)
         if len(jobs) == limit:
-            return Found(jobs, jobs[-1].job_id)
+            return FoundJobs(jobs, jobs[-1].job_id)
         if is_all:
-            return Found(jobs)
+            return FoundJobs(jobs)
         few, end = self._index_of_few(), None
         if few is None:
             end = self._numbered(by, LOOK)
         jobs = self._select(few or by, limit=limit, look=FENCE, end=end)
         if len(jobs) == limit:
-            return Found(jobs, jobs[-1].job_id)
-        return Found(jobs, end, None if end is None else LOOK)
+            return FoundJobs(jobs, jobs[-1].job_id)
+        return FoundJobs(jobs, end, None if end is None else LOOK)
 
     def count(self, most: int) -> Counted:
         """How many they are, up to `most`."""

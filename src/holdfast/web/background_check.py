@@ -23,7 +23,7 @@ log = logging.getLogger("holdfast.web")
 SHOWN = 1000
 
 
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the last check has found; before the first one, what was found when the store was opened."""
 
     state: Literal["idle", "running"]
@@ -50,22 +50,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self.actions)).hexdigest()
 
 
-class Inspection:
+class BackgroundCheck:
     """The last check, and the one that runs."""
 
     def __init__(self, services: Services) -> None:
         self._store: Store = services.engine.store
         self._lock = threading.Lock()
         self._found: Sequence[Finding] = services.engine.findings
-        self._last = Findings(state="idle", source="open")
+        self._last = CheckReport(state="idle", source="open")
 
-    def findings(self) -> Findings:
+    def findings(self) -> CheckReport:
         """How it stands."""
         with self._lock:
             found = self._found
             return msgspec.structs.replace(self._last, total=len(found), findings=list(found[:SHOWN]))
 
-    def start(self, *, deep: bool) -> Findings:
+    def start(self, *, deep: bool) -> CheckReport:
         """Begin a check; a problem if one is under way."""
         with self._lock:
             if self._last.state == "running":

@@ -1,4 +1,4 @@
-"""Routes of upkeep: archives inspected, images verified, leftovers collected, locks, the pool, hosts."""
+"""Routes of maintenance: archives inspected, images verified, leftovers collected, locks, the pool, hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from holdfast_images.web.answers import (
     lock_answer,
 )
 
-TAG = "image upkeep"
+TAG = "image maintenance"
 BODY_LIMIT = 64 << 10
 INSPECT_BYTES = 1 << 30
 INSPECT_SECONDS = 120.0
@@ -43,7 +43,7 @@ DEEP_BYTES = 4 << 30
 """Of file and device: more is read by a command on the host."""
 
 
-class UpkeepRoutes:
+class MaintenanceRoutes:
     """The handlers: each a method of the manager, for whoever asks."""
 
     def __init__(self, access: ImageAccess) -> None:

@@ -34,7 +34,7 @@ class _Waiter(NamedTuple):
     ended: asyncio.Event
 
 
-class Waiting:
+class JobWaits:
     """Who waits for what. The thread is there as long as somebody waits."""
 
     def __init__(self, services: Services) -> None:

@@ -12,8 +12,8 @@ import pytest
 from holdfast import Client
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
-from holdfast.store import listing
-from holdfast.store.listing import JobFilter
+from holdfast.store import job_lists
+from holdfast.store.job_lists import JobFilter
 from holdfast.store.postgres.session import PostgresSession
 from holdfast.store.protocol import Store
 from holdfast.views import BoundedCount, Views
@@ -96,7 +96,7 @@ def _rows_of(plan: Any) -> int:
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the few jobs of a test are many."""
     for name, number in {"LOOK": 40, "FENCE": 80, "FIRST_LOOK": 20}.items():
-        monkeypatch.setattr(listing, name, number)
+        monkeypatch.setattr(job_lists, name, number)
 
 
 @pytest.mark.usefixtures("short_looks")
@@ -181,7 +181,7 @@ def test_a_page_says_how_far_it_has_looked_and_goes_on_from_there(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, number in {"LOOK": 5, "FENCE": 10, "FIRST_LOOK": 2}.items():
-        monkeypatch.setattr(listing, name, number)
+        monkeypatch.setattr(job_lists, name, number)
     views = Views(Client(bench.store))
     failed = bench.running()
     bench.apply(end(failed, error="the moon is in the way"))
