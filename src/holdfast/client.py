@@ -45,6 +45,8 @@ TELL_AFTER = 5.0
 """Seconds that one waits for a job before asking why it has not ended."""
 TELL_EVERY = 10.0
 METADATA_LIMIT = 16 << 10
+REASON_LIMIT = 4000
+"""Characters: a bulk action writes its reason into the journal of every job."""
 
 
 class Client:
@@ -415,9 +417,12 @@ def _checked_state(state: JobState | str) -> JobState:
 
 
 def given(reason: str) -> str:
-    """The reason of an operator, who has to give one."""
+    """The reason of an operator, who has to give one, and a short one."""
     if not isinstance(reason, str) or not reason.strip():
         raise ReasonRequiredError("an override needs a reason", hint="say why: it goes into the journal")
+    if len(reason) > REASON_LIMIT:
+        hint = f"{REASON_LIMIT:,} at most: say where the rest is to be read"
+        raise BadInput(f"the reason has {len(reason):,} characters", hint=hint)
     return storable(reason.strip())
 
 

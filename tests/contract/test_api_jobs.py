@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import Engine
 from holdfast.core.states import JobState
+from holdfast.web.events import Feed
 from holdfast.web.job_waits import JobWaits
 from tests.support.backends import Backend
 from tests.support.waiting import eventually
@@ -440,6 +441,16 @@ def test_head_is_get_without_a_body(http: Asking) -> None:
 
     assert (bare.status_code, bare.content) == (200, b"")
     assert bare.headers["content-length"] == full.headers["content-length"]
+
+
+def test_head_of_a_stream_ends_and_takes_no_place(http: Asking, engine: Engine) -> None:
+    bare = http.head("/v1/events")
+    refused = http.head("/v1/events?after=x")
+
+    assert (bare.status_code, bare.content) == (200, b"")
+    assert bare.headers["content-type"].startswith("text/event-stream")
+    assert refused.status_code == 400
+    assert http.application.services.get(Feed).streams == 0
 
 
 def test_a_body_where_none_is_taken_is_refused(http: Asking) -> None:

@@ -273,10 +273,12 @@ def test_a_fragment_is_a_part_of_its_view_and_no_other(bench: Bench, get: Get) -
     bench.submit()
     part = get("/?fragment=tiles,queues")
     unknown = get("/?fragment=nope", 400)
+    again = get(f"/?fragment={','.join(['tiles', 'queues'] * 500)}")
 
     assert part.html.strip().startswith('<div class="tiles"')
     assert "<html" not in part.html
     assert "no fragment" in unknown.text
+    assert len(again.html) < 2 * len(part.html)
 
 
 # --- hostile texts ---
@@ -297,7 +299,8 @@ def test_hostile_texts_are_shown_and_are_no_tags(bench: Bench, get: Get) -> None
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/..%2fframe.py", "/static/%2e%2e/frame.py", "/static/.htaccess", "/static/x/y"]
+    "path",
+    ["/static/..%2fframe.py", "/static/%2e%2e/frame.py", "/static/.htaccess", "/static/x/y", f"/static/{'a' * 5000}"],
 )
 def test_assets_are_only_those_that_there_are(http: TestClient, path: str) -> None:
     assert http.get(path).status_code in (400, 404)
@@ -383,6 +386,23 @@ def test_a_bulk_action_is_previewed_and_becomes_a_job(bench: Bench, http: TestCl
     assert "all of them" in bench.store.request(job.job_id)
 
 
+def test_a_reason_is_as_long_as_the_api_takes_it_and_no_longer(bench: Bench, http: TestClient, get: Get) -> None:
+    job_id = failed(bench)
+    head = get(f"/jobs/{job_id}/retry").fields()["head"]
+    before = bench.journal(job_id)
+    actions = [
+        ("/bulk", {"action": "retry"}),
+        (f"/jobs/{job_id}/retry", {"head": head}),
+        ("/queue/pause", {"queue": ""}),
+    ]
+    refused = [post(http, path, reason="x" * 4001, **fields).status_code for path, fields in actions]
+    taken = [post(http, path, reason="x" * 4000, **fields).status_code for path, fields in actions[1:]]
+
+    assert refused == [400, 400, 400]
+    assert taken == [303, 303]
+    assert bench.journal(job_id) != before
+
+
 def test_a_queue_is_paused_and_resumed(bench: Bench, http: TestClient, get: Get) -> None:
     bench.submit(queue="q")
     form = get("/queue/pause?queue=q")
@@ -422,7 +442,7 @@ def test_who_is_nobody_is_asked_to_log_in(engine: Engine) -> None:
         seen = Seen(client.get("/jobs?state=failed"))
 
     assert seen.status == 401
-    assert seen.fields()["next"].startswith("/jobs")
+    assert seen.fields()["next"] == "/jobs?state=failed"
     assert "Token" in seen.text
 
 

@@ -66,6 +66,13 @@ class ServeOptions(RunOptions, frozen=True, kw_only=True):
     work: bool
 
 
+_SENT_BY_CLIENTS = re.compile(
+    "(accept|content|sec|if)(-.*)?$|(host|authorization|cookie|user-agent|origin|referer|connection|prefer)$"
+    "|(forwarded|via|x-forwarded-for|x-forwarded-host|x-real-ip|idempotency-key|last-event-id)$"
+)
+"""Every request has some of them: who believed them would let everybody in under the name of a host or a browser."""
+
+
 @click.command(cls=Command)
 @click.option(
     "--listen",
@@ -130,6 +137,7 @@ def serve(settings: CommandSettings, /, **given: object) -> int:
     checked(options)
     places = _places(options)
     group = _group(options)
+    _user_header(options)
     logs.configure(settings.log_format, level=log_level(settings))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     app = _app(settings, options)
@@ -174,6 +182,23 @@ def _group(options: ServeOptions) -> int | None:
         return grp.getgrnam(options.socket_group).gr_gid
     except KeyError:
         raise SettingsError(f"--socket-group: there is no group {options.socket_group!r}") from None
+
+
+def _lowered(options: ServeOptions) -> list[str]:
+    return [name.lower() for name in options.trust_proxy_header]
+
+
+def _user_header(options: ServeOptions) -> str | None:
+    """The header in which a proxy names the user; one that clients send by themselves names nobody."""
+    given = _lowered(options)
+    for name in given:
+        if not re.fullmatch(r"[a-z0-9-]+", name) or _SENT_BY_CLIENTS.match(name):
+            hint = "such as X-Remote-User, which the proxy sets in every request"
+            raise SettingsError(f"--trust-proxy-header {name!r} is no header that names a user", hint=hint)
+    users = [name for name in given if name != SCHEME_HEADER]
+    if len(users) > 1:
+        raise SettingsError("--trust-proxy-header: only one header can name the user")
+    return users[0] if users else None
 
 
 @contextmanager
@@ -251,14 +276,11 @@ def _application(
     from holdfast.web.limits import Limited  # noqa: PLC0415 - as above
     from holdfast.web.login import Login  # noqa: PLC0415 - as above
 
-    trusted = [name.lower() for name in options.trust_proxy_header]
-    users = [name for name in trusted if name != SCHEME_HEADER]
-    if len(users) > 1:
-        raise SettingsError("--trust-proxy-header: only one header can name the user")
+    user_header = _user_header(options)
     credentials = CombinedAuthenticator(
         token=ByToken(tokens),
         session=BySession(tokens),
-        proxy=ByProxy(users[0], options.proxy_scope) if users else None,
+        proxy=ByProxy(user_header, options.proxy_scope) if user_header else None,
         peer=ByPeer(os.getuid(), group=group, group_scope=options.socket_scope),
     )
     extensions = [Login(tokens).extension]
@@ -267,7 +289,7 @@ def _application(
         extensions.append(getattr(importlib.import_module(module), function)(settings))
     application = application_of(engine, authenticate=credentials, extensions=extensions)
     application.services.get(Feed).streams_per_client = options.streams_per_client
-    return application, Limited(application, hosts=options.allow_host, trust_scheme=SCHEME_HEADER in trusted)
+    return application, Limited(application, hosts=options.allow_host, trust_scheme=SCHEME_HEADER in _lowered(options))
 
 
 class _Watchdog:

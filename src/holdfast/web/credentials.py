@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -41,15 +40,12 @@ def header_of(scope: ASGIScope, name: bytes) -> str | None:
 
 
 def cookie_of(scope: ASGIScope) -> str | None:
-    """The secret of the session, if the browser sends one."""
-    text = header_of(scope, b"cookie")
-    if text is None or COOKIE not in text:
-        return None
-    try:
-        found = SimpleCookie(text).get(COOKIE)
-    except CookieError:
-        return None
-    return found.value if found else None
+    """The secret of the session, if the browser sends one.
+
+    Browsers send one host's cookies to all of its ports: what other programs have set is passed over, whatever it is.
+    """
+    pairs = (pair.partition("=") for pair in (header_of(scope, b"cookie") or "").split(";"))
+    return next((value.strip() for name, _, value in pairs if name.strip() == COOKIE), None)
 
 
 def peer_of(scope: ASGIScope) -> Peer | None:

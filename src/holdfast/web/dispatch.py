@@ -242,11 +242,19 @@ def _unsupported(media_type: str) -> Refused:
     return Refused(415, "unsupported-media-type", f"the body must be {media_type}", headers={"Accept": media_type})
 
 
+async def _no_parts() -> AsyncIterator[bytes]:
+    parts: tuple[bytes, ...] = ()
+    for part in parts:
+        yield part
+
+
 def _response(reply: Reply, route: Route, method: str) -> Response:
     status = route.status if reply.status is None else reply.status
     media_type = reply.media_type or route.media_type
     body = reply.body
     if isinstance(body, AsyncIterator):
+        if method == "HEAD":  # a stream that is not begun, or it would go on for ever
+            return StreamingResponse(_no_parts(), status, reply.headers, media_type)
         return StreamingResponse(body, status, reply.headers, media_type)
     if body is None:
         return Response(None, status, reply.headers)

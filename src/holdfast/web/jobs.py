@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from holdfast.client import REASON_LIMIT
 from holdfast.core.explain import Explanation
 from holdfast.core.hash_chain import chain_faults
 from holdfast.core.progress import CurrentStep
@@ -26,7 +27,7 @@ from holdfast.web.routes import Call, Reply, Route
 
 ENTRIES_LIMIT = 1000
 
-Reason = Annotated[str, Meta(min_length=1, max_length=4000, description="Why: it goes into the journal.")]
+Reason = Annotated[str, Meta(min_length=1, max_length=REASON_LIMIT, description="Why: it goes into the journal.")]
 Time = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """Milliseconds since 1970, UTC."""
 Limit = Annotated[int, Meta(ge=1, le=PAGE_LIMIT)]

@@ -108,6 +108,9 @@ class HttpConnection(H11Protocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if found.family != socket.AF_UNIX:
+            # Header and body go out one after the other: the body would wait for the client's delayed acknowledgement.
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._counted = _Transport(transport, self._is_sent_to)
         super().connection_made(cast(asyncio.Transport, self._counted))
         self._header_since: float | None = self.loop.time()

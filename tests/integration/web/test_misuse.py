@@ -120,6 +120,20 @@ def test_a_token_is_changed_for_a_cookie_that_no_script_and_no_other_site_can_us
     assert after.status_code == 401
 
 
+@pytest.mark.parametrize("other", ['seen={"a":1,"b":[2]}', "word", "a b=c", "a@b=1", 'quoted="x', "Ä=ü", "=", ";;"])
+def test_cookies_of_other_programs_on_the_host_do_not_log_out(served: ServedHere, other: str) -> None:
+    """A browser sends the cookies of one host to all of its ports."""
+    with served.client() as client:
+        logged_in(served, client, served.token())
+        mine = f"holdfast_session={client.cookies['holdfast_session']}"
+        found = [
+            httpx.get(f"{served.url}/v1/stats", headers={"Cookie": text.encode()}).status_code
+            for text in (f"{other}; {mine}", f"{mine}; {other}", f"xholdfast_session=1; {other}")
+        ]
+
+    assert found == [200, 200, 401]
+
+
 def test_a_cookie_given_by_a_proxy_with_tls_is_for_tls_alone(open_engine: OpenEngine) -> None:
     with ServedHere(open_engine(), trust_scheme=True) as served, served.client() as client:
         client.headers["X-Forwarded-Proto"] = "https"
@@ -419,6 +433,17 @@ def test_what_could_be_read_in_two_ways_is_refused(served: ServedHere, request_t
 
     assert 400 <= status_of(answer) <= 501
     assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_no_answer_waits_for_an_acknowledgement(served: ServedHere) -> None:
+    """The header and the body of an answer are two writes: on a connection that is kept the second one would wait."""
+    with served.client() as client:
+        client.get("/livez")
+        [connection] = served.connections
+        its_socket = connection.transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        is_at_once = its_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    assert is_at_once
 
 
 def test_a_large_answer_that_nobody_reads_is_cut_off(served: ServedHere) -> None:

@@ -139,6 +139,16 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, expires: str) -> None:
     assert "--expires" in done.stderr
 
 
+@pytest.mark.parametrize("header", ["Host", "User-Agent", "X-Forwarded-For", "Sec-Fetch-Site", "", "X User"])
+def test_a_header_that_everybody_sends_is_not_trusted_to_name_the_user(tmp_path: Path, header: str) -> None:
+    make_token(str(tmp_path))
+    listen = ["--listen", "127.0.0.1:0"]
+    done = holdfast(str(tmp_path), "serve", *listen, "--trust-proxy-header", header, "--proxy-scope", "admin")
+
+    assert done.returncode == 2
+    assert "names a user" in done.stderr
+
+
 def test_looking_for_tokens_makes_no_database(tmp_path: Path) -> None:
     done = holdfast(str(tmp_path / "state"), "token", "list")
 

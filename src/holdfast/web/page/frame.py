@@ -122,7 +122,9 @@ class Frame:
         values["change"] = "" if fragment or self.call.principal is None else self.views.last_change()
         values["c"] = environment.get_template("components.html").make_module(values)
         chosen = environment.get_template(template)
-        text = _fragments(chosen, fragment.split(","), values) if fragment else chosen.render(values)
+        text = (
+            _fragments(chosen, list(dict.fromkeys(fragment.split(","))), values) if fragment else chosen.render(values)
+        )
         return text.encode("utf-8", "backslashreplace")
 
     def reply(self, template: str, view: object = None, *, status: int = 200, **more: object) -> Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,14 +92,15 @@ class Site:
         """A problem for people; of a request without a principal, the way to log in."""
         frame = self._frame(call)
         template = "login.html" if problem.status == 401 else "problem.html"
-        next_path = call.url_path if call.method in ("GET", "HEAD") else "/"
+        query = f"?{call.query_string}" if call.query_string else ""
+        next_path = f"{call.url_path}{query}" if call.method in ("GET", "HEAD") else "/"
         body = frame.render(template, problem=problem, next=next_path, shows_nav=problem.status != 401)
         return Reply(body=body, status=problem.status)
 
     def _asset(self, call: Call) -> Reply:
         name, extension = call.path["name"], call.path.get("extension")
         folder = STATIC if extension is None else self._static.get(extension)
-        if folder is None or not _FILE.fullmatch(name) or not (folder / name).is_file():
+        if folder is None or name not in _assets(folder):
             raise Refused(404, "no-such-path", "there is no such file")
         is_current = extension is not None or call.query.v == digest(name)
         return Reply(
@@ -106,6 +108,12 @@ class Site:
             media_type=MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream"),
             headers={"Cache-Control": FOR_EVER if is_current and call.query.v else "no-cache"},
         )
+
+
+@cache
+def _assets(folder: Path) -> frozenset[str]:
+    """The names that there are: no other one ever gets as far as the file system."""
+    return frozenset(each.name for each in folder.iterdir() if each.is_file() and _FILE.fullmatch(each.name))
 
 
 def _folder(package: str, folder: str) -> Path:
