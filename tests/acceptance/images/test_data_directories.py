@@ -125,9 +125,11 @@ def test_two_stores_on_a_server_do_not_share_data(holdfast: ImageHoldfast, tmp_p
     del holdfast.environment["HOLDFAST_STATE"]
     try:
         holdfast.process(holdfast.source(), "--image-id", "demo", HOLDFAST_STORE=one.place)
+        processed = holdfast("process-image", "--source", holdfast.source(), HOLDFAST_STORE=two.place)
         ended = holdfast("gc", HOLDFAST_STORE=two.place)
 
-        assert ended.code == 1
+        assert (processed.code, ended.code) == (1, 1)
+        assert "another state" in processed.err
         assert "another state" in ended.err
         assert holdfast.json("verify-system", "--deep", HOLDFAST_STORE=one.place)["findings"] == []
     finally:
