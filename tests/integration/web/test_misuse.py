@@ -127,7 +127,7 @@ def test_cookies_of_other_programs_on_the_host_do_not_log_out(served: ServedHere
         logged_in(served, client, served.token())
         mine = f"holdfast_session={client.cookies['holdfast_session']}"
         found = [
-            httpx.get(f"{served.url}/v1/stats", headers={"Cookie": text.encode()}).status_code
+            httpx.get(f"{served.url}/v1/stats", headers=[(b"Cookie", text.encode())]).status_code
             for text in (f"{other}; {mine}", f"{mine}; {other}", f"xholdfast_session=1; {other}")
         ]
 
