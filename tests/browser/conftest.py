@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -162,6 +163,34 @@ def filled(shop: Shop) -> dict[str, str]:
     return jobs
 
 
+class DriverLoop:
+    """The event loop of the browser's driver: in its own tests this thread is in it, in all others in none."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def enter(self) -> None:
+        asyncio._set_running_loop(self.loop)
+
+    def leave(self) -> None:
+        self.loop = asyncio._get_running_loop() or self.loop
+        asyncio._set_running_loop(None)
+
+
+DRIVER = DriverLoop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """The driver takes the thread for its own until it ends; tests of other folders run loops, too."""
+    if Path(__file__).parent not in item.path.parents:
+        return (yield)
+    DRIVER.enter()
+    try:
+        return (yield)
+    finally:
+        DRIVER.leave()
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
@@ -170,7 +199,10 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         yield browser
+        DRIVER.enter()  # the last test of the session may be of another folder
         browser.close()
+    DRIVER.loop = None
+    asyncio._set_running_loop(None)
 
 
 class Watched:

@@ -60,7 +60,8 @@ def test_the_demo_lives_and_leaves_nothing(tmp_path: Path) -> None:
             machine = client.get("/flows/order").text
             job = client.get("/v1/jobs?flow=order").json()["rows"][-1]["job"]["job_id"]
             one = client.get(f"/jobs/{job}").text
-        processes = with_that_in_environment(str(tmp_path))
+        # One of the workers may have been killed by a job, and not been started again yet.
+        eventually(lambda: len(with_that_in_environment(str(tmp_path))) >= 4)
     finally:
         demo.send_signal(signal.SIGINT)
         said, _ = demo.communicate(timeout=PATIENCE)
@@ -70,7 +71,6 @@ def test_the_demo_lives_and_leaves_nothing(tmp_path: Path) -> None:
     assert all(word in before[path] for path, word in VIEWS.items())
     assert all(before[path] != after[path] for path in VIEWS)
     assert ("reserve" in machine, "What happened when" in one) == (True, True)
-    assert len(processes) >= 4
     assert demo.returncode == 0
     assert "every file is removed" in said
     assert list(tmp_path.iterdir()) == []

@@ -75,7 +75,7 @@ _ENTRIES = {
         OPERATIONS,
     ),
     "stats": CommandEntry("holdfast.cli.maintenance", "stats", "Count jobs, queues and workers.", OPERATIONS),
-    "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API.", OPERATIONS),
+    "api": CommandEntry("holdfast.cli.api", "api", "Describe the HTTP API that `holdfast serve` serves.", OPERATIONS),
 }
 
 

@@ -240,7 +240,7 @@ class BulkWish(BulkQuestion, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """An action on all that matches now, in the background."""
 
     reason: Reason
-    per_second: Annotated[float, Meta(gt=0, le=1000)] = 50.0
+    per_second: Annotated[float, Meta(ge=0.01, le=1000)] = 50.0
     """No faster than that."""
 
 
