@@ -154,7 +154,11 @@ class EventClient:
         self.last = last
         self._client = httpx.Client(timeout=httpx.Timeout(PATIENCE * 3))
         self._opened = self._client.stream("GET", f"{url}/v1/events{query}", headers=headers)
-        self.response = self._opened.__enter__()
+        try:
+            self.response = self._opened.__enter__()
+        except BaseException:
+            self._client.close()
+            raise
 
     def events(self) -> Iterator[tuple[str, dict[str, object]]]:
         """Name and data of each, until the server ends the stream; `last` follows."""
